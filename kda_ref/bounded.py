@@ -44,10 +44,11 @@ def ulp(magnitude: Tensor, dtype: torch.dtype) -> Tensor:
 def cast(value: Tensor, dtype: torch.dtype, *, truncate: bool = False) -> Tensor:
     """Round float64 to the grid of `dtype`, to nearest even or toward zero, and return float64.
 
-    Triton's interpreter casts fp32 to bf16 by dropping bits; `truncate` reproduces that.
+    Triton's interpreter casts fp32 to bf16 by dropping bits (and to fp16 as it should);
+    `truncate` reproduces that.
     """
     nearest = value.to(dtype).double()
-    if not truncate or dtype == torch.float32:
+    if not truncate or dtype != torch.bfloat16:
         return nearest
     overshoot = nearest.abs() > value.abs()
     toward_zero = nearest - torch.sign(value) * ulp(value, dtype)
@@ -76,6 +77,6 @@ def stored(x: Bounded, dtype: torch.dtype, *, truncate: bool = False) -> Bounded
     the half-width stays half a step: still a one-sided bound.
     """
     half = 0.5 * ulp(x.value.abs() + x.error, dtype)
-    if truncate and dtype != torch.float32:
+    if truncate and dtype == torch.bfloat16:
         return Bounded(x.value - torch.sign(x.value) * half, x.error + half)
     return Bounded(x.value, x.error + half)

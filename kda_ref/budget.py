@@ -9,6 +9,7 @@ root-sum-square model survives. Quadrature is used inside one dot product only.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -49,15 +50,17 @@ class Precision:
     Attributes:
         inputs: unit roundoff of convolution, SiLU, norms, gates and write strength.
         products: unit roundoff of the recurrence and of the output product.
-        cumulative_gates: exponentiates sums of log decays (chunked forms that subtract them).
+        cumulative_gates: exponentiates differences of summed log decays, as chunked forms do.
+        chunk: tokens after which those sums start anew.
         naive_softplus: softplus as log(1 + exp(x)), which loses the tail absolutely.
         rounding: declared rounding points.
-        truncating_store: casts below fp32 drop bits (Triton's interpreter).
+        truncating_store: casts to bf16 drop bits (Triton's interpreter).
     """
 
     inputs: float = UNIT_ROUNDOFF["fp32"]
     products: float = UNIT_ROUNDOFF["fp32"]
     cumulative_gates: bool = False
+    chunk: int = 64
     naive_softplus: bool = False
     rounding: RoundingPoints = field(default_factory=RoundingPoints)
     truncating_store: bool = False
@@ -78,19 +81,38 @@ def conv_error(window: Tensor, taps: Tensor, u: float) -> Tensor:
 
 
 def silu_error(c: Tensor, y: Tensor, c_error: Tensor, u: float) -> Tensor:
-    """The slope of SiLU is at most 1.1; exp adds |c| roundoffs, the rest three."""
-    return 1.1 * c_error + u * (3 + c.abs()) * y.abs() + TINY * (1 + c.abs())
+    """c_error times the slope over the whole of c +- c_error, and the error of c * sigmoid(c).
+
+    The slope is at most 1.1, and it changes by at most 0.5 per unit of c: in the negative tail,
+    where y vanishes, so does the error.
+    """
+    s = torch.sigmoid(c)
+    slope = (s * (1 + c * (1 - s))).abs() + 0.5 * c_error
+    relative = sigmoid_relative_error(c, 0.0, u) + u
+    return slope.clamp_max(1.1) * c_error + relative * y.abs() + TINY
 
 
 def l2_normalize_error(y: Tensor, k: Tensor, y_error: Tensor, u: float) -> Tensor:
-    """Bound the norm of the error of a whole normalized vector ([.., K] -> [..])."""
+    """Bound the norm of the error of a whole normalized vector ([.., K] -> [..]).
+
+    Unit vectors along x and y are at most 2|x - y| / (|x| + |y|) apart (Dunkl and Williams), and
+    the eps is one more component, the same in both.
+    """
     root = torch.sqrt((y * y).sum(-1) + QK_NORM_EPS)
-    return 2 * norm(y_error) / root + 4 * u * norm(k) + TINY * y.shape[-1] ** 0.5 / root
+    error = norm(y_error)
+    shortest = (root - error).clamp_min(QK_NORM_EPS**0.5)
+    apart = 2 * error / (root + shortest)
+    return apart + 4 * u * norm(k) + TINY * y.shape[-1] ** 0.5 / root
 
 
 def sigmoid_relative_error(x: Tensor, x_error: Tensor | float, u: float) -> Tensor:
-    """Relative error of 1 / (1 + exp(-x)): the argument counts where the sigmoid is small."""
-    return torch.sigmoid(-x) * (x_error + u * (2 + x.abs())) + 2 * u
+    """Relative error of 1 / (1 + exp(-x)): the argument counts where the sigmoid is small.
+
+    Two ulps each (4u) for exp and for the quotient, as the approximate instructions of GPUs
+    have, and u for the sum. A sigmoid below the normal numbers may be flushed, all of it.
+    """
+    rounding = torch.sigmoid(-x) * (x_error + u * (4 + x.abs())) + 5 * u
+    return rounding + (torch.sigmoid(x) < 2 * TINY).double()
 
 
 def lower_bound_gate_error(logit: Tensor, a_log: Tensor, log_decay: Tensor, u: float) -> Tensor:
@@ -168,7 +190,10 @@ def state_error(step: Step, error: Tensor, precision: Precision) -> Tensor:
     )
     gate = step.log_decay.error + precision.inputs * step.log_decay.value.abs()
     if precision.cumulative_gates:
-        gate = gate + u * step.cumulative.abs()
+        # A decay between two tokens is a difference of two sums, each the root of a tree of
+        # additions: the same as an input error of this token's gate.
+        sums = step.cumulative.abs() + (step.cumulative - step.log_decay.value).abs()
+        gate = gate + precision.inputs * math.log2(precision.chunk) * sums
     local = local + norm(gate[:, None, :] * step.decayed)
     local = local + b * k_norm * step.v.error
     local = local + (step.u.abs() + b * k_norm * decayed_norm) * step.k_error[:, None]
@@ -180,10 +205,7 @@ def output_error(step: Step, error: Tensor, precision: Precision) -> Tensor:
     """Bound the error of o = S q, after the state's own error ([HV, V])."""
     u = precision.products
     q = step.q[:, None, :]
-    weighted = q * step.after
-    bound = norm(step.q)[:, None] * error + u * step.q.shape[-1] ** 0.5 * norm(weighted)
-    if precision.cumulative_gates:
-        bound = bound + u * norm(step.cumulative[:, None, :] * weighted)
+    bound = norm(step.q)[:, None] * error + u * step.q.shape[-1] ** 0.5 * norm(q * step.after)
     return bound + norm(step.after) * step.q_error[:, None] + step.underflow()
 
 
@@ -194,18 +216,21 @@ def gated_rms_norm_error(
 
     Returns:
         error [.., V], and undetermined [.., 1] (bool): the true root may be zero, so only
-        |out| <= sqrt(V)|weight|sigmoid(gate) can be asked and 0/0 is accepted.
+        |out| <= 1.5 sqrt(V)|weight|sigmoid(gate) can be asked and 0/0 is accepted.
     """
     size = o.value.shape[-1]
     rms = norm(o.value)[..., None] / size**0.5
     spread = norm(o.error)[..., None] / size**0.5
     root = torch.sqrt(rms**2 + eps)
-    root_low = torch.sqrt((rms - spread).clamp_min(0.0) ** 2 + eps)
+    # The mean of the squares may lose TINY to underflow.
+    root_low = torch.sqrt(((rms - spread).clamp_min(0.0) ** 2 - TINY).clamp_min(0.0) + eps)
     undetermined = root_low == 0
     root_low = torch.where(undetermined, torch.ones_like(root_low), root_low)
     root = torch.where(undetermined, torch.ones_like(root), root)
     scale = weight.abs() * torch.sigmoid(gate)
     error = scale * (o.error / root_low + o.value.abs() * (1 / root_low - 1 / root))
-    error = error + u * (8 + torch.sigmoid(-gate) * gate.abs()) * out.abs() + TINY * size**0.5
-    limit = scale * size**0.5 * (1 + 16 * u)
+    relative = 8 * u + sigmoid_relative_error(gate, 0.0, u)
+    error = error + relative * out.abs() + TINY * size**0.5
+    # No component exceeds sqrt(V) root mean squares; denormal squares may be off by half.
+    limit = 1.5 * scale * size**0.5
     return torch.where(undetermined, limit, error), undetermined

@@ -89,7 +89,7 @@ def token_step(
         new_state = Bounded(rounded.value, budget.norm(rounded.error)[..., None])
 
     o = Bounded((after * q[:, None, :]).sum(-1), budget.output_error(step, error, precision))
-    largest = max(float(x.abs().amax()) for x in (after, u, o.value, predicted))
+    largest = float(torch.stack([x.abs().amax() for x in (after, u, o.value, predicted)]).amax())
     return new_state, o, largest
 
 

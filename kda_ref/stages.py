@@ -23,7 +23,8 @@ def windows(history: Tensor, x: Tensor) -> Tensor:
     Returns:
         [L, C, 4], oldest to newest; `[t, :, 1:]` is the history after token t.
     """
-    return torch.cat([history.T, x]).unfold(0, 4, 1)
+    rows = torch.cat([history.T, x])
+    return torch.stack([rows[w : w + len(x)] for w in range(4)], -1)
 
 
 def short_conv(window: Tensor, taps: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""The verdict: cases, the subjects they are put to, and the comparison with the oracle."""

@@ -1,0 +1,234 @@
+"""A case: the small frozen recipe from which one judged call is built."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+OPERATIONS = ("verify", "commit", "conv_commit", "recurrent")
+DTYPES = ("float32", "bfloat16", "float16")
+KEYS = ("random", "collinear", "one_hot", "hadamard", "tiny", "zero")
+GATES = ("none", "mild", "slow", "saturated", "steep_channel")
+TAPS = ("random", "unit", "cancelling")
+BETAS = ("random", "zero", "one", "extreme")
+VALUES = ("unit", "tiny", "spread", "zero")
+STATES = ("unit", "tiny", "spread", "asymmetric", "zero")
+GATE_FORMS = ("lower_bound", "softplus", "given")
+BETA_FORMS = ("sigmoid", "twice_sigmoid", "given")
+RECORDS = ("rings", "snapshots", "windows")
+POISONS = ("nan", "huge")
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "operation": OPERATIONS,
+    "dtype": DTYPES,
+    "logit_dtype": DTYPES,
+    "keys": KEYS,
+    "gates": GATES,
+    "taps": TAPS,
+    "betas": BETAS,
+    "values": VALUES,
+    "states": STATES,
+    "gate_form": GATE_FORMS,
+    "beta_form": BETA_FORMS,
+    "rows": ("packed", "separate"),
+    "pool": ("dense", "pitched", "envelope"),
+    "conv_pool": ("transposed", "dense"),
+    "state_layout": ("vk", "kv"),
+    "poison": POISONS,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Describe one call: dims, lengths, layout, dtypes, value families and a seed.
+
+    The defaults are the simplest case; a failing case shrinks toward them.
+
+    Attributes:
+        operation: "verify", "commit", "conv_commit" or "recurrent".
+        heads, group: H query/key heads; HV = group * heads value heads.
+        size_k, size_v: K and V.
+        lengths: tokens of each request; for commits the accepted counts.
+        capacity: max_tokens of a verify, ring depth R of a commit; every length fits.
+        padding: positions of padding requests; they own their rows and nothing else.
+        slack_rows: rows of `out` after the last request, owned by nobody.
+        dtype: of activations, conv history and raw rings; logit_dtype: of g, beta, output gate.
+        rows: q, k, v as strided views of one packed row, or separate tensors.
+        pool: state pool dense, with a free pitch, or interleaved with the rings and the conv
+            history in one envelope per slot.
+        conv_pool: conv history as a transposed view of [slots, 3, C], or dense [slots, C, 3].
+        state_layout: layout of the recurrent operation's states.
+        batched: the recurrent operation gets [N, L, ...] (equal lengths), not packed rows.
+        spare_slots: pool slots (and scratch rows) that no request lists.
+        index_stride: element stride of index vectors.
+        conv, qk_norm, gate_form, beta_form: stages computed in the call, or given.
+        gate_bias, gate_rate: dt_bias and A_log are passed.
+        out_norm: gated RMSNorm fused. out_given: caller-owned `out`.
+        records: what a verify records: any of "rings", "snapshots", "windows".
+        scale: multiplies q; None for K**-0.5.
+        layers: 0 for a single layer, else an all-layers commit of that many.
+        track: a commit also stores a prefix boundary in a tracked slot.
+        null_block: commits skip slots up to this one.
+        exact: inputs for which no algorithm rounds; judged with zero tolerance.
+        keys, gates, taps, betas, values, states: value families.
+        poison: what surrounds every operand and fills every output beforehand.
+        seed: of permutations and values.
+    """
+
+    operation: str = "verify"
+    heads: int = 1
+    group: int = 1
+    size_k: int = 16
+    size_v: int = 16
+    lengths: tuple[int, ...] = (1,)
+    capacity: int = 1
+    padding: tuple[int, ...] = ()
+    slack_rows: int = 0
+    dtype: str = "float32"
+    logit_dtype: str = "float32"
+    rows: str = "separate"
+    pool: str = "dense"
+    conv_pool: str = "dense"
+    state_layout: str = "vk"
+    batched: bool = False
+    spare_slots: int = 1
+    index_stride: int = 1
+    conv: bool = True
+    qk_norm: bool = True
+    gate_form: str = "lower_bound"
+    beta_form: str = "sigmoid"
+    gate_bias: bool = True
+    gate_rate: bool = True
+    out_norm: bool = False
+    out_given: bool = False
+    records: tuple[str, ...] = ()
+    scale: float | None = None
+    layers: int = 0
+    track: bool = False
+    null_block: int = -1
+    exact: bool = False
+    keys: str = "random"
+    gates: str = "mild"
+    taps: str = "random"
+    betas: str = "random"
+    values: str = "unit"
+    states: str = "unit"
+    poison: str = "nan"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a recipe that describes no call."""
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"`{name}` must be one of {', '.join(allowed)}, got {value!r}")
+        for name in ("heads", "group", "size_k", "size_v", "capacity"):
+            _require(name, "a positive integer", getattr(self, name), lambda x: x >= 1)
+        for name in ("slack_rows", "spare_slots", "layers", "seed"):
+            _require(name, "an integer of at least 0", getattr(self, name), lambda x: x >= 0)
+        _require("index_stride", "a positive integer", self.index_stride, lambda x: x >= 1)
+        _require("null_block", "an integer of at least -1", self.null_block, lambda x: x >= -1)
+        for name in ("size_k", "size_v"):
+            if not 16 <= getattr(self, name) <= 256:
+                raise ValueError(f"`{name}` must be in 16..256, got {getattr(self, name)}")
+        if not self.lengths or any(not _whole(x) or x < 0 for x in self.lengths):
+            raise ValueError(f"`lengths` must be integers of at least 0, got {self.lengths}")
+        if self.operation != "recurrent" and max(self.lengths) > self.capacity:
+            raise ValueError(
+                f"`lengths` must be at most capacity {self.capacity}, got {max(self.lengths)}"
+            )
+        if self.batched and len(set(self.lengths)) > 1:
+            raise ValueError(f"`lengths` must be equal when batched, got {self.lengths}")
+        if sorted(set(self.padding)) != list(self.padding) or any(
+            not _whole(n) or not 0 <= n < len(self.lengths) for n in self.padding
+        ):
+            raise ValueError(
+                f"`padding` must be increasing positions below {len(self.lengths)}, "
+                f"got {self.padding}"
+            )
+        if any(r not in RECORDS for r in self.records) or len(set(self.records)) != len(
+            self.records
+        ):
+            raise ValueError(
+                f"`records` must be distinct names of {', '.join(RECORDS)}, got {self.records}"
+            )
+        if "windows" in self.records and not self.conv:
+            raise ValueError("`records` must leave out windows where conv is given, got windows")
+
+    @property
+    def heads_v(self) -> int:
+        """HV, the number of value heads."""
+        return self.heads * self.group
+
+    @property
+    def requests(self) -> int:
+        """N, the number of requests, padding included."""
+        return len(self.lengths)
+
+    @property
+    def tokens(self) -> int:
+        """T, the number of packed rows, slack included."""
+        return sum(self.lengths) + self.slack_rows
+
+    def to_json(self) -> str:
+        """Return one line of JSON that holds every field that is not a default."""
+        default = Case()
+        given = {k: v for k, v in asdict(self).items() if v != getattr(default, k)}
+        return json.dumps(given or {"operation": self.operation})
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        """Read a case, refusing what is not exactly one.
+
+        Raises:
+            ValueError: not JSON, not an object, an unknown field, a wrong type or value.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as problem:
+            raise ValueError(f"`case` must be JSON, got {problem}") from None
+        return cls.from_dict(data)
+
+    @classmethod
+    def from_dict(cls, data: object) -> Case:
+        """Build a case from plain JSON values; see `from_json`."""
+        if not isinstance(data, dict):
+            raise ValueError(f"`case` must be a JSON object, got {type(data).__name__}")
+        known = {f.name: getattr(_DEFAULT, f.name) for f in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in data.items():
+            if name not in known:
+                raise ValueError(f"`case` must have only known fields, got {name!r}")
+            values[name] = _plain(name, value, known[name])
+        return cls(**values)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require(name: str, requirement: str, value: Any, holds: Callable[[Any], bool]) -> None:
+    if not _whole(value) or not holds(value):
+        raise ValueError(f"`{name}` must be {requirement}, got {value!r}")
+
+
+def _plain(name: str, value: object, default: object) -> object:
+    """Check a JSON value against the type of the field's default."""
+    if name == "scale":
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is None or (number and math.isfinite(float(value))):  # type: ignore[arg-type]
+            return value
+        raise ValueError(f"`scale` must be a finite number or null, got {value!r}")
+    if isinstance(default, tuple):
+        if not isinstance(value, list):
+            raise ValueError(f"`{name}` must be a list, got {value!r}")
+        return tuple(value)
+    if type(value) is not type(default):
+        raise ValueError(f"`{name}` must be a {type(default).__name__}, got {value!r}")
+    return value
+
+
+_DEFAULT = Case()

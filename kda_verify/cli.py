@@ -1,0 +1,264 @@
+"""The command line: verify, run, list, replay."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+EXIT_PASS, EXIT_FAIL, EXIT_USAGE, EXIT_NOTHING = 0, 1, 2, 3
+EPILOG = """exit codes: 0 everything judged passed; 1 a failure was found; 2 the call was wrong;
+3 nothing could be judged here"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    options = _parser().parse_args(arguments)
+    # Before anything imports Triton: kernels are interpreted or compiled for good at import.
+    device = _choose_device(options.device)
+    if device is None:
+        print("kda-verify: no CUDA device is visible to torch", file=sys.stderr)
+        return EXIT_USAGE
+    options.device = device
+    try:
+        return int(options.command(options))
+    except ValueError as problem:
+        print(f"kda-verify: {problem}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("kda-verify: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "kda-verify", description="Judge Kimi Delta Attention kernels against a float64 oracle.",
+        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, function, help: str) -> argparse.ArgumentParser:  # type: ignore[no-untyped-def]
+        sub = commands.add_parser(
+            name, help=help, description=help, epilog=EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        sub.set_defaults(command=function)
+        sub.add_argument(
+            "--device", default="auto", help="cpu, cuda, or auto: CUDA where there is one"
+        )
+        return sub
+
+    verify = command("verify", _verify, "judge every kernel and run every other check")
+    run = command("run", _run, "judge kernels on drawn cases")
+    run.add_argument("kernels", nargs="*", metavar="KERNEL", help="names from `list`; all if none")
+    for sub in (verify, run):
+        sub.add_argument("--cases", type=_positive_int, help="cases per kernel, about")
+        sub.add_argument("--seed", type=int, default=0, help="which cases are drawn [0]")
+        sub.add_argument("--workers", type=_positive_int, help="processes [one per core, up to 14]")
+        sub.add_argument("--json", type=Path, metavar="FILE", help="write the whole report there")
+        sub.add_argument("--explore", action="store_true", help="draw new cases until time is up")
+        sub.add_argument("--minutes", type=float, default=10, help="how long to explore [10]")
+        sub.add_argument(
+            "--profile", choices=("auto", "cpu", "gpu"), default="auto",
+            help="small shapes, or shapes for compiled kernels [by device]",
+        )  # fmt: skip
+    command("list", _list, "list the kernels, what they claim and whether they can run here")
+    replay = command("replay", _replay, "judge one case again")
+    replay.add_argument("case", help="a fixture file, or a case as JSON")
+    replay.add_argument("--kernel", help="kernel to judge [the fixture's own]")
+    return parser
+
+
+def _positive_int(text: str) -> int:
+    value = int(text) if text.lstrip("-").isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}")
+    return value
+
+
+def _choose_device(asked: str) -> str | None:
+    import torch
+
+    available = torch.cuda.is_available()
+    device = ("cuda" if available else "cpu") if asked == "auto" else asked
+    if device.startswith("cuda") and not available:
+        return None
+    if device == "cpu":
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+    return device
+
+
+def _run(options: argparse.Namespace) -> int:
+    from .plan import draws_for
+    from .subjects import all_subjects, find
+
+    names = options.kernels or [s.name for s in all_subjects()]
+    for name in names:
+        find(name)
+    verdicts = _judge(options, draws_for(names))
+    return _report(options, verdicts)
+
+
+def _judge(options: argparse.Namespace, draws) -> list:  # type: ignore[no-untyped-def, type-arg]
+    """Draw, judge and show progress; store each failure as a fixture."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from . import fixtures
+    from .plan import Batch, batches
+    from .run import judge_all
+
+    compiled = options.profile == "gpu" or (options.profile == "auto" and options.device != "cpu")
+    workers = options.workers or min(os.cpu_count() or 1, 14)
+    standard = sum(d.examples for d in draws)
+    subjects = len({d.subject for d in draws})
+    scale = 1.0 if options.cases is None else options.cases * subjects / standard
+    deadline = time.monotonic() + 60 * options.minutes
+
+    def endless() -> Iterator[Batch]:
+        for extra in count(int(time.time())):
+            yield from batches(draws, size=20, seed=extra, compiled=compiled)
+
+    fixed = batches(draws, size=25, seed=options.seed, scale=scale, compiled=compiled)
+    total = None if options.explore else sum(b.draws.examples for b in fixed)
+    verdicts, failed = [], 0
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("judging", total=total)
+        for verdict in judge_all(
+            endless() if options.explore else fixed,
+            options.device,
+            workers,
+            keep_going=lambda: not options.explore or time.monotonic() < deadline,
+        ):
+            verdicts.append(verdict)
+            failed += verdict.failed
+            bar.update(task, advance=1, description=f"judging, {failed} failed")
+    for verdict in verdicts:
+        if verdict.failed:
+            path = fixtures.write_regression(verdict)
+            print(f"{verdict}\n  stored in {path}")
+    return verdicts
+
+
+def _report(options: argparse.Namespace, verdicts, stages=()) -> int:  # type: ignore[no-untyped-def]
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from . import summary
+
+    console = Console()
+    summaries = summary.summarize(verdicts)
+    console.print(summary.table(summaries))
+    for found in summaries.values():
+        for reason, times in found.reasons.items():
+            console.print(f"  {found.name}: {times} cases not judged: {reason}")
+    data = summary.report(summaries, options.device)
+    data["stages"] = [asdict(s) for s in stages]
+    where = data["environment"]
+    console.print(
+        f"torch {where['torch']}, triton {where['triton']}, {where['device']}, "
+        f"{'interpreted' if where['interpreted'] else 'compiled'}, {where['date']}"
+    )
+    if options.json is not None:
+        summary.write_json(data, options.json)
+    failed = any(s.failures for s in summaries.values())
+    failed = failed or any(s.outcome == "fail" for s in stages)
+    if failed:
+        return EXIT_FAIL
+    return EXIT_PASS if any(s.distinct for s in summaries.values()) else EXIT_NOTHING
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from . import stages
+    from .plan import draws_for
+    from .subjects import all_subjects
+
+    errors = Console(stderr=True)
+    done: list[stages.StageResult] = []
+
+    def stage(name: str, function) -> None:  # type: ignore[no-untyped-def]
+        errors.print(f"{name} ...")
+        done.append(stages.timed(name, function))
+
+    if not options.explore:
+        stage("contract", lambda: stages.tests("test_contract*.py"))
+        stage("oracle", lambda: stages.tests("test_oracle_*.py", "test_budget.py"))
+        stage("determinism", lambda: stages.determinism(options.device))
+        stage("regressions", lambda: stages.regressions(options.device))
+        stage("offline compile", stages.offline)
+    verdicts = _judge(options, draws_for(s.name for s in all_subjects()))
+    if done:
+        table = Table(title="Checks", title_justify="left")
+        for column in ("check", "result", "detail", "s"):
+            table.add_column(column, overflow="fold")
+        for result in done:
+            colour = {"pass": "green", "fail": "red"}.get(result.outcome, "yellow")
+            table.add_row(
+                result.name,
+                f"[{colour}]{result.outcome}[/]",
+                result.detail,
+                f"{result.seconds:.0f}",
+            )
+        Console().print(table)
+    return _report(options, verdicts, done)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from .subjects import all_subjects
+
+    table = Table()
+    for column in ("kernel", "operation", "claims", "here"):
+        table.add_column(column, overflow="fold")
+    for subject in all_subjects():
+        claims = subject.claims
+        limits = [
+            f"{name} in {{{', '.join(map(str, allowed))}}}"
+            for name, allowed in claims.choices.items()
+        ]
+        limits += [reason for reason, _ in claims.conditions]
+        text = "; ".join([f"spreads NaN by {claims.grain}", *limits])
+        table.add_row(subject.name, subject.operation, text, subject.unavailable() or "can run")
+    Console().print(table)
+    return EXIT_PASS
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from . import fixtures
+    from .case import Case
+    from .judge import judge
+    from .subjects import find
+
+    path = Path(options.case)
+    is_text = options.case.lstrip().startswith("{")
+    if not is_text and not path.exists():
+        raise ValueError(f"`case` must be a fixture file or JSON, got {options.case!r}")
+    if is_text:
+        case, kernel = Case.from_json(options.case), options.kernel
+        if kernel is None:
+            raise ValueError("`--kernel` must name a kernel for a case given as JSON, got none")
+    else:
+        fixture = fixtures.load(path)
+        case, kernel = fixture.case, options.kernel or fixture.subject
+    verdict = judge(case, find(kernel), options.device)
+    print(verdict)
+    if verdict.kernels:
+        print(f"  kernels that ran: {', '.join(verdict.kernels)}")
+    for operand, ratio in verdict.ratios.items():
+        print(f"  {operand}: {ratio:.3g} times the budget")
+    if verdict.failed:
+        return EXIT_FAIL
+    return EXIT_PASS if verdict.judged else EXIT_NOTHING

@@ -1,0 +1,136 @@
+"""Compare what a call left behind with what the oracle expects, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .expect import Answer, Expectation
+from .verdict import Outcome
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a comparison; see `Verdict` for the fields."""
+
+    outcome: Outcome
+    where: str = ""
+    ratio: float = 0.0
+    ratios: Mapping[str, float] | None = None
+    detail: str = ""
+
+
+def check_returned(
+    returned: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    dtypes: Mapping[str, torch.dtype],
+) -> Finding | None:
+    """Check shape, then dtype, of every tensor a call returned."""
+    for name, tensor in returned.items():
+        if tuple(tensor.shape) != shapes[name]:
+            detail = f"`{name}` must have shape {shapes[name]}, got {tuple(tensor.shape)}"
+            return Finding(Outcome.WRONG_SHAPE, name, detail=detail)
+    for name, tensor in returned.items():
+        if tensor.dtype != dtypes[name]:
+            detail = f"`{name}` must be {dtypes[name]}, got {tensor.dtype}"
+            return Finding(Outcome.WRONG_DTYPE, name, detail=detail)
+    return None
+
+
+def check_aliasing(
+    returned: Mapping[str, Tensor], given: Mapping[str, Tensor], storages: Iterable[Tensor]
+) -> Finding | None:
+    """Check that a returned tensor is the caller's own where given, and fresh otherwise."""
+    held = {s.untyped_storage().data_ptr() for s in storages if s.numel()}
+    for name, tensor in returned.items():
+        if name in given:
+            if tensor.data_ptr() != given[name].data_ptr():
+                return Finding(Outcome.ALIASED, name, detail=f"`{name}` must be the one given")
+        elif tensor.numel() and tensor.untyped_storage().data_ptr() in held:
+            return Finding(Outcome.ALIASED, name, detail=f"`{name}` must not share an operand")
+    return None
+
+
+def compare(operands: Mapping[str, Tensor], answer: Answer, grain: str) -> Finding:
+    """Judge every expected element: non-finite values first, then the budget.
+
+    Args:
+        operands: what the call left behind, by operand name.
+        answer: the oracle's expectations.
+        grain: how far a non-finite input spreads: "token", or "head" for a whole request and
+            head; within the grain of an expected non-finite value nothing is asked.
+    """
+    for expectation in answer.expectations:
+        finding = _non_finite(_got(operands, expectation), expectation, grain)
+        if finding is not None:
+            return finding
+    ratios: dict[str, float] = {}
+    worst, where, detail = 0.0, "", ""
+    for expectation in answer.expectations:
+        got = _got(operands, expectation)
+        if got.numel() == 0:
+            continue
+        ratio = _ratio(got, expectation, grain)
+        flat = int(ratio.argmax())
+        value = float(ratio.flatten()[flat])
+        ratios[expectation.operand] = max(ratios.get(expectation.operand, 0.0), value)
+        if value > worst or not where:
+            local = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), got.shape))
+            worst, where = value, expectation.element(local)
+            want = expectation.want
+            budget, store = float(want.error[local]), float(expectation.store[local])
+            detail = (
+                f"expected {float(want.value[local]):.9g} within {budget:.3g} "
+                f"and {store:.3g} for the store, got {float(got[local]):.9g}"
+            )
+    outcome = Outcome.PASS if worst <= 1 else Outcome.INCORRECT
+    return Finding(outcome, where, worst, ratios, detail)
+
+
+def _got(operands: Mapping[str, Tensor], expectation: Expectation) -> Tensor:
+    device = expectation.want.value.device
+    return operands[expectation.operand][expectation.index].to(device, torch.float64)
+
+
+def _forgiven(expectation: Expectation, grain: str) -> Tensor:
+    """Mask the elements within the grain of an expected non-finite value."""
+    value = expectation.want.value
+    spoiled = ~torch.isfinite(value)
+    if not bool(spoiled.any()):
+        return spoiled
+    keep = {expectation.head_axis}
+    if grain == "token" and expectation.token_axis is not None:
+        keep.add(expectation.token_axis)
+    axes = [axis for axis in range(value.ndim) if axis not in keep]
+    # Reducing over no axis at all would reduce over every one.
+    return spoiled.amax(axes, keepdim=True).expand_as(value) if axes else spoiled
+
+
+def _non_finite(got: Tensor, expectation: Expectation, grain: str) -> Finding | None:
+    stray = ~torch.isfinite(got) & ~_forgiven(expectation, grain)
+    if expectation.accept_nan is not None:
+        stray &= ~expectation.accept_nan
+    if not bool(stray.any()):
+        return None
+    local = tuple(int(i) for i in stray.nonzero()[0])
+    want = float(expectation.want.value[local])
+    detail = f"expected {want:.9g}, got {float(got[local])}"
+    return Finding(Outcome.NON_FINITE, expectation.element(local), detail=detail)
+
+
+def _ratio(got: Tensor, expectation: Expectation, grain: str) -> Tensor:
+    """How often the budget fits in the error beyond the store's own rounding.
+
+    Infinite where no error is allowed.
+    """
+    want = expectation.want
+    excess = ((got - want.value).abs() - expectation.store).clamp_min(0.0)
+    ratio = torch.where(excess == 0, torch.zeros_like(excess), excess / want.error)
+    skip = _forgiven(expectation, grain)
+    if expectation.accept_nan is not None:
+        # An undetermined element is held to a limit, which says nothing about precision.
+        skip = skip | (expectation.accept_nan & ~(ratio > 1))
+    return torch.where(skip, torch.zeros_like(ratio), ratio)

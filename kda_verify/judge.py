@@ -1,0 +1,131 @@
+"""Judge one case for one subject: build, ask the oracle, call, compare."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kda_ref import UNIT_ROUNDOFF, Precision
+
+from .build import Built, build
+from .case import Case
+from .compare import Finding, check_aliasing, check_returned, compare
+from .expect import Answer, expect
+from .subjects.base import Subject, effective_precision, recorded_kernels
+from .verdict import Outcome, Verdict
+
+
+def judge(case: Case, subject: Subject, device: str = "cpu") -> Verdict:
+    """Put a subject to a case and return the verdict.
+
+    The order is that of `Outcome`: support, range, exceptions, shape, dtype, aliasing, frame,
+    non-finite values, budget.
+
+    Args:
+        case: what to run.
+        subject: whose kernel.
+        device: where the operands live; the oracle always computes on the CPU.
+    """
+    start = time.perf_counter()
+
+    def verdict(finding: Finding, kernels: list[str], precision_class: str = "") -> Verdict:
+        return Verdict(
+            finding.outcome,
+            subject.name,
+            case,
+            where=finding.where,
+            ratio=finding.ratio,
+            ratios=dict(finding.ratios or {}),
+            detail=finding.detail,
+            precision_class=precision_class,
+            kernels=tuple(dict.fromkeys(kernels)),
+            seconds=time.perf_counter() - start,
+        )
+
+    if subject.operation != case.operation:
+        reason = f"it answers {subject.operation} cases"
+        return verdict(Finding(Outcome.NOT_SUPPORTED, detail=reason), [])
+    if reason := subject.claims.refusal(case):
+        return verdict(Finding(Outcome.NOT_SUPPORTED, detail=reason), [])
+    if reason := subject.unavailable():
+        return verdict(Finding(Outcome.NOT_RUN, detail=reason), [])
+
+    precision = effective_precision(subject.claims)
+    answer = expect(build(case), precision)
+    if not answer.in_range:
+        return verdict(Finding(Outcome.OUT_OF_RANGE, detail="an intermediate leaves fp32"), [])
+
+    built = build(case, device)
+    built.frame.snapshot()
+    with recorded_kernels() as kernels:
+        try:
+            returned = subject.call(built)
+            if device != "cpu":
+                torch.cuda.synchronize()
+        except Exception as problem:  # whatever a kernel raises is its verdict
+            text = f"{type(problem).__name__}: {problem}"
+            return verdict(Finding(Outcome.RAISED, detail=text.splitlines()[0]), kernels)
+    finding = _examine(built, returned, answer, subject)
+    found = ""
+    if finding.outcome in (Outcome.PASS, Outcome.INCORRECT) and not case.exact:
+        found = _precision_class(finding, built, returned, subject, precision)
+    return verdict(finding, kernels, found)
+
+
+def _examine(
+    built: Built, returned: Mapping[str, Tensor], answer: Answer, subject: Subject
+) -> Finding:
+    arguments = built.arguments
+    finding = check_returned(returned, *_declared(built))
+    if finding is None:
+        given = {k: v for k, v in arguments.items() if isinstance(v, Tensor)}
+        finding = check_aliasing(returned, given, given.values())
+    if finding is None:
+        trespasses = built.frame.trespasses(answer.owned(arguments))
+        if trespasses:
+            name, place = trespasses[0]
+            more = f" and {len(trespasses) - 1} more" if len(trespasses) > 1 else ""
+            detail = f"bytes the call does not own changed{more}"
+            finding = Finding(Outcome.WROTE_OUTSIDE, f"{name} {place}", detail=detail)
+    if finding is None:
+        operands = {**{k: v for k, v in arguments.items() if isinstance(v, Tensor)}, **returned}
+        finding = compare(operands, answer, subject.claims.grain)
+    return finding
+
+
+def _declared(built: Built) -> tuple[dict[str, tuple[int, ...]], dict[str, torch.dtype]]:
+    """Shapes and dtypes of the tensors an operation returns."""
+    case, arguments = built.case, built.arguments
+    like = arguments.get("x_v", arguments.get("v"))
+    if like is None:
+        return {}, {}
+    state = (case.requests, case.heads_v, case.size_v, case.size_k)
+    if case.state_layout == "kv":
+        state = (*state[:2], state[3], state[2])
+    shapes = {"out": tuple(like.shape), "final_state": state}
+    return shapes, {"out": like.dtype, "final_state": torch.float32}
+
+
+def _precision_class(
+    finding: Finding,
+    built: Built,
+    returned: Mapping[str, Tensor],
+    subject: Subject,
+    precision: Precision,
+) -> str:
+    """Name the tightest class whose budget the result keeps."""
+    classes = list(UNIT_ROUNDOFF)
+    if finding.outcome == Outcome.PASS:
+        return next(c for c in classes if UNIT_ROUNDOFF[c] >= precision.products)
+    for name in classes:
+        if UNIT_ROUNDOFF[name] <= precision.products:
+            continue
+        looser = expect(build(built.case), replace(precision, products=UNIT_ROUNDOFF[name]))
+        operands = {k: v for k, v in built.arguments.items() if isinstance(v, Tensor)}
+        if compare({**operands, **returned}, looser, subject.claims.grain).outcome == Outcome.PASS:
+            return name
+    return "none"

@@ -1,0 +1,228 @@
+"""Laws of channels and heads: permutations, signs, powers of two, and sums."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from .build import Built
+from .draw import Draw
+from .laws_calls import Arguments, Call, Results
+from .laws_rows import NO_ROW, Pairs, Seat, reseat, seats
+
+# One letter per axis: h query heads, H value heads, k and v channels, C conv channels; others
+# are never touched. (hk) is one axis of h*k channels. Leading layer axes are left out.
+_ROWS = {"g": "1 t H k", "beta": "1 t H"}
+_GATE = {"A_log": "H", "dt_bias": "(Hk)"}
+AXES: dict[str, dict[str, str]] = {
+    "verify": {
+        "x_q": "1 t h k", "x_k": "1 t h k", "x_v": "1 t H v", **_ROWS, **_GATE,
+        "w_q": "(hk) w", "w_k": "(hk) w", "w_v": "(Hv) w",
+        "cs_q": "s (hk) w", "cs_k": "s (hk) w", "cs_v": "s (Hv) w",
+        "recurrent_state": "s H v k", "onorm_gate": "1 t H v", "onorm_weight": "v",
+    },
+    "recurrent": {
+        "q": "1 t h k", "k": "1 t h k", "v": "1 t H v", **_ROWS, **_GATE,
+        "initial_state": "s H v k",
+    },
+    "commit": {
+        "checkpoint_state": "s H v k", "rawv": "s H t v", "rawk": "s h t k", "gk": "s H t k",
+        "beta": "s H t",
+    },
+    "conv_commit": {
+        name: "s C w" if name.startswith("cs") else "s t C w"
+        for x in "qkv" for name in (f"cs_{x}", f"intermediate_conv_{x}")
+    },
+}  # fmt: skip
+RESULT_AXES = {
+    "out": "t H v", "slack": "t H v", "snapshots": "t H v k", "state": "l H v k",
+    "tracked": "l H v k", "window_q": "t h k w", "window_k": "t h k w", "window_v": "t H v w",
+    "ring_v": "t H v", "ring_k": "t h k", "ring_g": "t H k", "ring_beta": "t H",
+    "cs_q": "l C w", "cs_k": "l C w", "cs_v": "l C w",
+}  # fmt: skip
+Q, K, V = ("x_q", "q"), ("x_k", "k", "rawk"), ("x_v", "v", "rawv")
+STATES = ("recurrent_state", "initial_state", "checkpoint_state")
+Orders = Mapping[str, Tensor]
+
+
+def axes_of(operation: str, arguments: Arguments) -> dict[str, str]:
+    """Return the axes of the operands of a call that are present."""
+    axes = {n: a for n, a in AXES[operation].items() if arguments.get(n) is not None}
+    if arguments.get("state_layout") == "kv" and "initial_state" in axes:
+        axes["initial_state"] = "s H k v"
+    return axes
+
+
+def sizes_of(operation: str, arguments: Arguments) -> dict[str, int]:
+    """Return the length of every lettered axis."""
+    sizes = {}
+    for name, axes in axes_of(operation, arguments).items():
+        if "(" not in axes:
+            letters = axes.split()
+            sizes |= dict(zip(letters, arguments[name].shape[-len(letters) :], strict=True))
+    return sizes
+
+
+def reorder(tensor: Tensor, axes: str, orders: Orders, sizes: Mapping[str, int]) -> Tensor:
+    """Permute the lettered axes of a tensor; its trailing axes are those named."""
+    first = tensor.ndim - len(axes.split())
+    for at, group in enumerate(axes.split(), first):
+        letters = re.sub(r"[()]", "", group)
+        split = tensor.unflatten(at, [sizes.get(x, tensor.shape[at]) for x in letters])
+        for place, letter in enumerate(letters, at):
+            if letter in orders:
+                split = split.index_select(place, orders[letter].to(tensor.device))
+        tensor = split.flatten(at, at + len(letters) - 1)
+    return tensor
+
+
+def permuted(built: Built, call: Call, orders: Orders) -> Pairs:
+    """Permute every operand, and expect every result permuted alike."""
+    operation, arguments = built.case.operation, built.arguments
+    sizes = sizes_of(operation, arguments)
+    other = dict(arguments)
+    for name, axes in axes_of(operation, arguments).items():
+        other[name] = reorder(arguments[name], axes, orders, sizes)
+    first = call(operation, arguments)
+    expected = {
+        key: reorder(value, RESULT_AXES[key[0]], orders, sizes) for key, value in first.items()
+    }
+    yield expected, call(operation, other)
+
+
+def permute_heads(built: Built, call: Call, draw: Draw) -> Pairs:
+    """Head groups in another order, and value heads inside them, give the same results."""
+    sizes = sizes_of(built.case.operation, built.arguments)
+    group = sizes["H"] // sizes["h"]
+    heads = draw.permutation("heads", sizes["h"]).roll(1)
+    inside = torch.stack([draw.permutation(f"group {h}", group).roll(1) for h in heads.tolist()])
+    orders = {"h": heads, "H": (heads[:, None] * group + inside).flatten()}
+    yield from permuted(built, call, orders)
+
+
+def permute_values(built: Built, call: Call, draw: Draw) -> Pairs:
+    """Value columns in another order give the same results."""
+    size = sizes_of(built.case.operation, built.arguments)["v"]
+    yield from permuted(built, call, {"v": draw.permutation("columns", size)})
+
+
+def permute_keys(built: Built, call: Call, draw: Draw) -> Pairs:
+    """Key channels in another order give the same results."""
+    size = sizes_of(built.case.operation, built.arguments)["k"]
+    yield from permuted(built, call, {"k": draw.permutation("channels", size)})
+
+
+def permute_channels(built: Built, call: Call, draw: Draw) -> Pairs:
+    """Channels of the conv pools in another order are copied alike."""
+    arguments = built.arguments
+    orders = {x: draw.permutation(x, arguments[f"cs_{x}"].shape[-2]) for x in "qkv"}
+    other = {
+        name: reorder(arguments[name], axes, {"C": orders[name[-1]]}, {})
+        for name, axes in AXES["conv_commit"].items()
+    }
+    first = call("conv_commit", arguments)
+    expected = {(n, i): value[:, orders[n[-1]]] for (n, i), value in first.items()}
+    yield expected, call("conv_commit", {**arguments, **other})
+
+
+def multiplied(built: Built, call: Call, operands: dict[str, Tensor], results: dict[str, Tensor]
+               ) -> Pairs:  # fmt: skip
+    """Multiply operands by exact factors, and expect some results multiplied alike."""
+    operation, arguments = built.case.operation, built.arguments
+    other = dict(arguments)
+    for name, factor in operands.items():
+        if arguments.get(name) is not None:
+            other[name] = (arguments[name] * factor.to(arguments[name])).to(arguments[name].dtype)
+    first = call(operation, arguments)
+    expected = {
+        key: value * results[key[0]].to(value) if key[0] in results else value
+        for key, value in first.items()
+    }
+    yield expected, call(operation, other)
+
+
+def flip_channels(built: Built, call: Call, draw: Draw) -> Pairs:
+    """Key channels of the other sign in q, k and S leave every output as it is."""
+    size = sizes_of(built.case.operation, built.arguments)["k"]
+    sign = draw.integers("sign", 0, 2, size) * 2.0 - 1.0
+    sign[draw.integer("one", 0, size)] = -1.0
+    of_state = sign[:, None] if built.arguments.get("state_layout") == "kv" else sign
+    operands = dict.fromkeys((*Q, *K), sign) | dict.fromkeys(STATES, of_state)
+    results = dict.fromkeys(("snapshots", "state", "tracked", "ring_k"), sign)
+    yield from multiplied(built, call, operands, results)
+
+
+def negate_pairs(built: Built, call: Call, draw: Draw) -> Pairs:
+    """(k, v) and (-k, -v) write the same."""
+    minus = torch.tensor(-1.0)
+    operands = dict.fromkeys((*K, *V), minus)
+    yield from multiplied(built, call, operands, {"ring_k": minus, "ring_v": minus})
+
+
+def scale_values(built: Built, call: Call, draw: Draw) -> Pairs:
+    """(v, S) times a power of two gives results times that power."""
+    power = torch.tensor(2.0 ** (1, 2, 3, -1, -2)[draw.integer("power", 0, 5)])
+    operands = dict.fromkeys((*V, *STATES), power)
+    results = dict.fromkeys(("out", "snapshots", "state", "tracked", "ring_v"), power)
+    yield from multiplied(built, call, operands, results)
+
+
+def additivity(built: Built, call: Call, draw: Draw) -> Pairs:
+    """Outputs and states of (v, S) are the sums of those of two halves of (v, S)."""
+    operation, arguments = built.case.operation, built.arguments
+    halves: tuple[Arguments, Arguments] = dict(arguments), dict(arguments)
+    for name in (*V, *STATES):
+        if arguments.get(name) is not None:
+            mine = (draw.uniform(name, *arguments[name].shape) < 0.5).to(arguments[name].device)
+            # Poison stays poison in both halves: an idle slot must not come to life.
+            halves[0][name] = arguments[name].masked_fill(mine, 0.0)
+            halves[1][name] = arguments[name].masked_fill(~mine, 0.0)
+    parts = [_linear(call(operation, half)) for half in halves]
+    total = {key: value.double() + parts[1][key] for key, value in parts[0].items()}
+    yield _linear(call(operation, arguments)), total
+
+
+def _linear(results: Results) -> Results:
+    kept = ("out", "snapshots", "state", "tracked")
+    return {key: value for key, value in results.items() if key[0] in kept}
+
+
+def idle_token(built: Built, call: Call, draw: Draw) -> Pairs:
+    """A token that neither forgets nor writes, put anywhere, changes no other result."""
+    operation, given = built.case.operation, seats(built.arguments)
+    new, places, added = [], {}, 0
+    for seat in given:
+        assert seat.source is not None
+        room = built.arguments.get("max_tokens", len(seat.rows) + 1)
+        if len(seat.rows) in range(1, room):
+            place = draw.integer(f"place {seat.source}", 0, len(seat.rows) + 1)
+            places[seat.source] = place
+            rows = [*seat.rows[:place], NO_ROW, *seat.rows[place:]]
+            seat, added = Seat(seat.source, rows), added + 1
+        new.append(seat)
+    other = reseat(built.arguments, new)
+    idle = torch.tensor([r for seat in new for r in seat.rows]) == NO_ROW
+    for name in [n for n in (*Q, *K, *V, "g", "beta", "onorm_gate") if n in other]:
+        drawn = draw.normal(name, int(idle.sum()), *other[name].shape[2:])
+        size = drawn.square().sum(-1, keepdim=True).sqrt()
+        drawn = drawn * 0.0 if name in ("g", "beta") else drawn / size.clamp_min(1.0)
+        other[name][:, idle] = drawn.to(other[name])
+    padding = {n for n, s in enumerate(given) if s.source not in places}
+
+    def without(results: Results) -> Results:
+        kept: Results = {}
+        for (name, n), value in results.items():
+            if name == "state" or n in padding or name == "slack":
+                kept[name, n] = value
+                continue
+            tokens = torch.arange(len(value)) != places[n]
+            kept[name, n] = value[tokens]
+        kept.pop(("slack", 0), None)
+        return kept
+
+    first = call(operation, built.arguments)
+    first.pop(("slack", 0), None)
+    yield first, without(call(operation, other))

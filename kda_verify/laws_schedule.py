@@ -1,0 +1,255 @@
+"""Laws of serving: a draft in two parts, and a verify followed by a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from kda_ref import Precision
+
+from .build import Built
+from .draw import Draw
+from .laws_calls import RINGS, WINDOWS, Arguments, Call, Results, bounds, lengths, live
+from .laws_rows import Pairs, Seat, of, reseat, seats
+
+POOLS = ("cs_q", "cs_k", "cs_v")
+
+
+def recording(arguments: Arguments, *, snapshots: bool, rings: bool) -> Arguments:
+    """Build the same verify with scratch of its own: windows where it has a convolution."""
+    changed = {k: v for k, v in arguments.items() if k not in ("intermediate_ssm", *WINDOWS)}
+    changed = {k: v for k, v in changed.items() if k not in RINGS.values()}
+    state, tokens = arguments["recurrent_state"], arguments["max_tokens"]
+    count, x_k, x_v = len(lengths(arguments)), arguments["x_k"], arguments["x_v"]
+    rows = torch.arange(count, dtype=torch.int32, device=state.device)
+    changed["intermediate_state_indices"] = rows
+    if snapshots:
+        shape = (count, tokens, *state.shape[1:])
+        changed["intermediate_ssm"] = state.new_full(shape, torch.nan)
+    if arguments.get("cs_q") is not None:
+        for pool, window in zip(POOLS, WINDOWS, strict=True):
+            shape = (count, tokens, *arguments[pool].shape[1:])
+            changed[window] = arguments[pool].new_full(shape, torch.nan)
+    elif not snapshots:
+        del changed["intermediate_state_indices"]
+    if rings:
+        slots = state.shape[0]
+        heads, value_heads = x_k.shape[2], x_v.shape[2]
+        wide = {"device": state.device, "dtype": torch.float32}
+        shapes = {
+            "replayssm_rawv": x_v.new_full((slots, value_heads, tokens, x_v.shape[3]), torch.nan),
+            "replayssm_rawk": x_k.new_full((slots, heads, tokens, x_k.shape[3]), torch.nan),
+            "replayssm_g": torch.full((slots, value_heads, tokens, x_k.shape[3]), torch.nan, **wide),  # type: ignore[arg-type]
+            "replayssm_beta": torch.full((slots, value_heads, tokens), torch.nan, **wide),  # type: ignore[arg-type]
+        }  # fmt: skip
+        changed.update(shapes)
+    return changed
+
+
+def split_and_resume(built: Built, call: Call, draw: Draw) -> Pairs:
+    """A verified prefix, committed, then the rest, give what one verify gives."""
+    whole = recording(built.arguments, snapshots=True, rings=True)
+    cut = draw.integer("cut", 1, max(max(lengths(whole)), 2))
+    first = call("verify", whole)
+    head, tail = _parts(whole, cut)
+    before = call("verify", head)
+    after = call("verify", advance(tail, before, call))
+    yield of(first, live(whole)), joined(before, after, live(whole))
+
+
+def split_sequences(built: Built, call: Call, draw: Draw) -> Pairs:
+    """A prefix, then the rest from its final state, give what whole sequences give."""
+    arguments = built.arguments
+    cut = draw.integer("cut", 1, max(max(lengths(arguments)), 2))
+    first = call("recurrent", arguments)
+    head, tail = _parts(arguments, cut)
+    before = call("recurrent", head)
+    finals = torch.cat([before["state", n] for n in range(len(lengths(arguments)))])
+    tail["initial_state"] = finals.mT.contiguous() if tail["state_layout"] == "kv" else finals
+    after = call("recurrent", tail)
+    everyone = range(len(lengths(arguments)))
+    outputs = joined(before, after, everyone, "out")
+    yield of(first, everyone), {**outputs, **of(after, everyone, "state")}
+
+
+def split_commit(built: Built, call: Call, draw: Draw) -> Pairs:
+    """Some accepted tokens committed, then the others, leave what one commit leaves."""
+    arguments = {k: v for k, v in built.arguments.items() if not k.startswith("mamba_")}
+    counts = lengths(arguments)
+    cut = draw.integer("cut", 1, max(max(counts), 2))
+    first = call("commit", arguments)
+    half = call("commit", {**arguments, "accept_lens": _counts(arguments, 0, cut)})
+    rest: Arguments = {**arguments, "accept_lens": _counts(arguments, cut, None)}
+    for name, axis in (("rawv", -2), ("rawk", -2), ("gk", -2), ("beta", -1)):
+        depth = arguments[name].shape[axis]
+        rest[name] = arguments[name].narrow(axis, min(cut, depth - 1), max(depth - cut, 1))
+    pool = arguments["checkpoint_state"].clone()
+    slots = arguments["ssm_state_indices"].tolist()
+    for n in live(arguments):
+        (pool if built.case.layers else pool[None])[:, slots[n]] = half["state", n]
+    yield first, call("commit", {**rest, "checkpoint_state": pool})
+
+
+def verify_then_commit(built: Built, call: Call, draw: Draw) -> Pairs:
+    """A verify, then a commit of a tokens, leaves what a plain decode steps leave, for every a."""
+    drafted = recording(built.arguments, snapshots=False, rings=True)
+    whole = call("verify", drafted)
+    step = dict(drafted)
+    for accepted, rows in enumerate(_steps(drafted)):
+        if accepted:
+            one = recording(reseat(step, rows), snapshots=True, rings=False)
+            one["max_tokens"] = 1
+            step = {**step, **_pools(advance(one, call("verify", one), call))}
+        yield _committed(drafted, whole, accepted, call), _held(step, drafted)
+
+
+def split_bounds(built: Built, precision: Precision, draw: Draw) -> Iterator[Results]:
+    """Twice the budget of one verify for what the state reaches; what is recorded is equal."""
+    whole = recording(built.arguments, snapshots=True, rings=True)
+    both = _twice(bounds("verify", whole, precision))
+    yield {k: v if k[0] in ("out", "snapshots") else v * 0.0 for k, v in both.items()}
+
+
+def verify_then_commit_bounds(
+    built: Built, precision: Precision, draw: Draw
+) -> Iterator[Results]:  # fmt: skip
+    """Add the budget of plain steps to that of states replayed from rings of the dtype of x."""
+    drafted = recording(built.arguments, snapshots=True, rings=True)
+    dtype = drafted["x_v"].dtype
+    narrow = None if dtype == torch.float32 else dtype
+    plain = bounds("verify", drafted, precision)
+    replayed = bounds("verify", drafted, precision, through_rings=narrow)
+    counts = lengths(drafted)
+    for accepted in range(max(counts) + 1):
+        found: Results = {}
+        for n in live(drafted):
+            taken = min(accepted, counts[n])
+            both = plain["snapshots", n] + replayed["snapshots", n]
+            state = drafted["recurrent_state"]
+            none = torch.zeros(1, *state.shape[1:], dtype=torch.float64, device=state.device)
+            found["state", n] = both[taken - 1 : taken] if taken else none
+            for pool in [p for p in POOLS if p in drafted]:
+                found[pool, n] = torch.zeros(1, *drafted[pool].shape[1:], dtype=torch.float64)
+        yield found
+
+
+def advance(after: Arguments, results: Results, call: Call) -> Arguments:
+    """Return the call with what the calls before it left in the pools of its requests."""
+    slots, state = after["ssm_state_indices"].tolist(), after["recurrent_state"].clone()
+    accepted = [0] * len(slots)
+    for n in live(after):
+        snapshots = results["snapshots", n]
+        accepted[n] = len(snapshots)
+        if len(snapshots):
+            state[slots[n]] = snapshots[-1]
+    changed: Arguments = {**after, "recurrent_state": state}
+    if after.get("cs_q") is not None:
+        changed.update(_conv_commit(after, results, accepted, call))
+    return changed
+
+
+def joined(before: Results, after: Results, requests: Sequence[int], *records: str) -> Results:
+    """Put the tokens of two calls one after the other."""
+    first = of(before, requests, *records)
+    return {key: torch.cat([value, after[key]]) for key, value in first.items()}
+
+
+def _parts(arguments: Arguments, cut: int) -> tuple[Arguments, Arguments]:
+    given = seats(arguments)
+    return (
+        reseat(arguments, [Seat(s.source, s.rows[:cut]) for s in given]),
+        reseat(arguments, [Seat(s.source, s.rows[cut:]) for s in given]),
+    )
+
+
+def _steps(arguments: Arguments) -> Iterator[list[Seat]]:
+    """The seats of every single-token call, after none for no step at all."""
+    given = seats(arguments)
+    for taken in range(max(lengths(arguments)) + 1):
+        yield [Seat(s.source, s.rows[taken - 1 : taken] if taken else []) for s in given]
+
+
+def _pools(arguments: Arguments) -> Arguments:
+    return {n: arguments[n] for n in ("recurrent_state", *POOLS) if n in arguments}
+
+
+def _committed(drafted: Arguments, whole: Results, accepted: int, call: Call) -> Results:
+    """Commit some of a draft from its rings and windows."""
+    rings = {
+        name: torch.full_like(drafted[operand], torch.nan) for name, operand in RINGS.items()
+    }  # fmt: skip
+    slots, counts = drafted["ssm_state_indices"].tolist(), lengths(drafted)
+    for n in live(drafted):
+        for name, ring in rings.items():
+            entries = whole[name, n]
+            ring[slots[n], :, : len(entries)] = entries.transpose(0, 1)
+    taken = [min(accepted, count) for count in counts]
+    index = drafted["ssm_state_indices"]
+    results = call(
+        "commit",
+        {
+            "checkpoint_state": drafted["recurrent_state"],
+            "rawv": rings["ring_v"],
+            "rawk": rings["ring_k"],
+            "gk": rings["ring_g"],
+            "beta": rings["ring_beta"],
+            "ssm_state_indices": index,
+            "accept_lens": torch.tensor(taken, dtype=torch.int32, device=index.device),
+            "null_block_id": -1,
+            "use_qk_l2norm_in_kernel": drafted["use_qk_l2norm_in_kernel"],
+        },
+    )
+    if drafted.get("cs_q") is not None:
+        pools = _conv_commit(drafted, whole, taken, call)
+        results.update(_slots_of(pools, drafted))
+    return results
+
+
+def _conv_commit(arguments: Arguments, results: Results, taken: list[int], call: Call) -> Arguments:
+    """Return the conv pools after a commit of the windows that some results hold."""
+    slots = arguments["ssm_state_indices"]
+    depth = max(*taken, 1)
+    count = len(taken)
+    given: Arguments = {p: arguments[p] for p in POOLS}
+    for pool, window in zip(POOLS, WINDOWS, strict=True):
+        shape = (count, depth, *given[pool].shape[1:])
+        given[window] = given[pool].new_full(shape, torch.nan)
+        for n in live(arguments):
+            recorded = results[f"window_{window[-1]}", n].flatten(1, 2)[:depth]
+            given[window][n, : len(recorded)] = recorded
+    rows = torch.arange(count, dtype=torch.int32, device=slots.device)
+    given.update(
+        intermediate_state_indices=rows,
+        ssm_state_indices=slots,
+        accept_lens=torch.tensor(taken, dtype=torch.int32, device=slots.device),
+        null_block_id=-1,
+    )
+    left = call("conv_commit", given)
+    pools = {p: given[p].clone() for p in POOLS}
+    for n, slot in enumerate(slots.tolist()):
+        for pool in POOLS if slot >= 0 else ():
+            pools[pool][slot] = left[pool, n][0]
+    return pools
+
+
+def _held(step: Arguments, drafted: Arguments) -> Results:
+    """What the pools of the plain steps hold for every live request."""
+    slots = drafted["ssm_state_indices"].tolist()
+    states = {("state", n): step["recurrent_state"][slots[n]][None] for n in live(drafted)}
+    return {**states, **_slots_of({p: step[p] for p in POOLS if p in step}, drafted)}
+
+
+def _slots_of(pools: dict[str, Tensor], arguments: Arguments) -> Results:
+    slots = arguments["ssm_state_indices"].tolist()
+    return {(p, n): pool[slots[n]][None] for p, pool in pools.items() for n in live(arguments)}
+
+
+def _counts(arguments: Arguments, first: int, last: int | None) -> Tensor:
+    counts = [len(range(c)[first:last]) for c in lengths(arguments)]
+    return torch.tensor(counts, dtype=torch.int32, device=arguments["accept_lens"].device)
+
+
+def _twice(results: Results) -> Results:
+    return {key: value * 2 for key, value in results.items()}

@@ -1,0 +1,110 @@
+"""Judge batches of drawn cases, in several processes, with progress."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
+from multiprocessing import get_context
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Flaky
+
+from .case import Case
+from .judge import judge
+from .plan import Batch
+from .subjects import find
+from .verdict import Verdict
+
+SHRINK_EXAMPLES = 400
+
+
+class Failed(AssertionError):
+    """Raised inside Hypothesis for a failing case, so that it shrinks it."""
+
+
+def judge_batch(batch: Batch, device: str) -> list[Verdict]:
+    """Judge every case of a batch; at a failure stop, shrink it and put it last.
+
+    Hypothesis replays the smallest failing case last, so the last verdict is the one to report.
+    """
+    subject = find(batch.draws.subject)
+    verdicts: list[Verdict] = []
+    shrinking: list[Verdict] = []
+
+    @seed(batch.seed)
+    @settings(
+        max_examples=batch.draws.examples,
+        database=None,
+        deadline=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(batch.strategy())
+    def check(case: Case) -> None:
+        verdict = judge(case, subject, device)
+        if shrinking:
+            if verdict.failed and verdict.outcome == shrinking[0].outcome:
+                shrinking.append(verdict)
+            # A case that fails otherwise is another fault: the shrink keeps to the first one.
+            failed = verdict.failed and verdict.outcome == shrinking[0].outcome
+            if failed and len(shrinking) < SHRINK_EXAMPLES:
+                raise Failed(str(verdict))
+            return
+        verdicts.append(verdict)
+        if verdict.failed:
+            shrinking.append(verdict)
+            raise Failed(str(verdict))
+
+    # Flaky is what Hypothesis calls a case that fails once and passes when replayed.
+    with suppress(Failed, Flaky):
+        check()
+    if shrinking:
+        verdicts[-1] = min(shrinking, key=lambda v: len(v.case.to_json()))
+    return verdicts
+
+
+def start_worker() -> None:
+    """Give each worker one thread: the processes already use every core."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def judge_all(
+    batches: Iterable[Batch],
+    device: str,
+    workers: int,
+    progress: Callable[[Verdict], None] | None = None,
+    keep_going: Callable[[], bool] = lambda: True,
+) -> Iterator[Verdict]:
+    """Judge batches in worker processes and yield verdicts as they come.
+
+    Args:
+        batches: what to judge; taken lazily, so they may be endless.
+        device: "cpu" or a CUDA device.
+        workers: number of processes.
+        progress: called with every verdict.
+        keep_going: asked before a batch is started; False ends the run after those under way.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    source = iter(batches)
+    with ProcessPoolExecutor(workers, get_context("spawn"), start_worker) as pool:
+        running: set[Future[list[Verdict]]] = set()
+        more = True
+        while more or running:
+            while more and len(running) < 2 * workers:
+                batch = next(source, None) if keep_going() else None
+                if batch is None:
+                    more = False
+                    break
+                running.add(pool.submit(judge_batch, batch, device))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                for verdict in future.result():
+                    if progress is not None:
+                        progress(verdict)
+                    yield verdict

@@ -1,0 +1,137 @@
+"""The stages of `kda-verify verify` beside the drawn cases: each passes, fails or says why not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from . import fixtures
+from .case import Case
+from .determinism import repeat
+from .plan import Batch, Draws
+from .subjects import find
+from .verdict import Outcome
+
+ROOT = Path(__file__).resolve().parent.parent
+DETERMINISM = (
+    Draws("kda_mtp_verify", "verify_cases", 6),
+    Draws("kda_replay_commit", "commit_cases", 6),
+    Draws("kda_conv_commit", "conv_commit_cases", 4),
+    Draws("fla.fused_recurrent_kda", "recurrent_cases", 4),
+)
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """Say how a stage ended.
+
+    Attributes:
+        name: of the stage.
+        outcome: "pass", "fail" or "not-run".
+        detail: one line of figures, or what failed.
+        seconds: wall time.
+    """
+
+    name: str
+    outcome: str
+    detail: str
+    seconds: float
+
+
+def timed(name: str, stage: Callable[[], tuple[str, str]]) -> StageResult:
+    """Run a stage and time it."""
+    start = time.perf_counter()
+    outcome, detail = stage()
+    return StageResult(name, outcome, detail, time.perf_counter() - start)
+
+
+def tests(*patterns: str) -> tuple[str, str]:
+    """Run test modules of the suite in a process of their own."""
+    folder = ROOT / "property_tests"
+    files = sorted(str(p) for pattern in patterns for p in folder.glob(pattern))
+    if not files:
+        return "not-run", f"no {' or '.join(patterns)} beside the package"
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
+    if _has("xdist"):
+        command += ["-n", str(min(os.cpu_count() or 1, 4))]
+    if not _has("pytest"):
+        return "not-run", "pytest is not installed: pip install 'kda-verify[test]'"
+    done = subprocess.run([*command, *files], capture_output=True, text=True, cwd=ROOT, check=False)
+    lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or ["no output"]
+    if done.returncode == 0:
+        return "pass", lines[-1]
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return "fail", "; ".join(failed[:3]) or lines[-1]
+
+
+def _has(module: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(module) is not None
+
+
+def determinism(device: str) -> tuple[str, str]:
+    """Repeat a few drawn cases of every operation and compare bits."""
+    checked, found = 0, []
+    for index, draws in enumerate(DETERMINISM):
+        subject = find(draws.subject)
+        if subject.unavailable():
+            continue
+        batch = Batch(draws, seed=index, compiled=device != "cpu")
+        cases: list[Case] = []
+
+        @seed(batch.seed)
+        @settings(
+            max_examples=draws.examples,
+            database=None,
+            deadline=None,
+            phases=(Phase.generate,),
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(batch.strategy())
+        def collect(case: Case, into: list[Case] = cases) -> None:
+            into.append(case)
+
+        collect()
+        for case in cases:
+            if subject.claims.refusal(case):
+                continue
+            verdict = repeat(case, subject, device)
+            checked += 1
+            if verdict.outcome != Outcome.PASS:
+                found.append(str(verdict))
+    if found:
+        return "fail", found[0]
+    return "pass", f"{checked} cases gave the same bits three times"
+
+
+def regressions(device: str) -> tuple[str, str]:
+    """Replay every stored fixture."""
+    stored = fixtures.load_all()
+    problems = []
+    for fixture in stored:
+        problem = fixtures.mismatch(fixture, device=device)
+        if problem:
+            problems.append(problem)
+    if problems:
+        return "fail", problems[0]
+    return "pass", f"{len(stored)} fixtures as stored"
+
+
+def offline() -> tuple[str, str]:
+    """Compile every kernel for every target and compare with the committed table."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    table = ROOT / "fixtures" / "resources.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "kda_kernels.offline", "--check", str(table)],
+        capture_output=True, text=True, cwd=ROOT, env=environment, check=False,
+    )  # fmt: skip
+    lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+    return ("pass" if done.returncode == 0 else "fail"), lines[-1]

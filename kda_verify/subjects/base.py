@@ -1,0 +1,94 @@
+"""What a kernel under test declares, and how it is called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from kda_ref import Precision
+
+from ..build import Built
+from ..case import Case
+
+Condition = tuple[str, Callable[[Case], bool]]
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a subject says it supports and how exact it is.
+
+    Attributes:
+        precision: arithmetic and rounding points, as compiled.
+        grain: how far a non-finite input may spread, "token" or "head".
+        choices: allowed values of case fields; fields not named are free.
+        conditions: (reason, holds) pairs for what `choices` cannot say.
+    """
+
+    precision: Precision = field(default_factory=Precision)
+    grain: str = "token"
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
+
+    def refusal(self, case: Case) -> str:
+        """Say why the subject does not support a case; "" where it does."""
+        for name, allowed in self.choices.items():
+            if getattr(case, name) not in allowed:
+                return f"{name}={getattr(case, name)!r} is not claimed"
+        for reason, holds in self.conditions:
+            if not holds(case):
+                return reason
+        return ""
+
+
+class Subject(Protocol):
+    """An adapter: conversion only, no mathematics."""
+
+    name: str
+    operation: str
+    claims: Claims
+
+    def unavailable(self) -> str:
+        """Say why the subject cannot run here; "" where it can."""
+
+    def call(self, built: Built) -> dict[str, Tensor]:
+        """Run the kernel on the built operands; return what it returned, by operand name."""
+
+
+def interpreted() -> bool:
+    """Whether Triton kernels run in its interpreter in this process."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def effective_precision(claims: Claims) -> Precision:
+    """Return the declared precision as it is here: the interpreter truncates narrow casts."""
+    return replace(claims.precision, truncating_store=interpreted())
+
+
+@contextmanager
+def recorded_kernels() -> Iterator[list[str]]:
+    """Collect the names of the Triton kernels launched inside the block."""
+    from triton import knobs
+    from triton.runtime.interpreter import InterpretedFunction
+
+    names: list[str] = []
+    interpret = InterpretedFunction.run
+
+    def launched(metadata: Any) -> None:
+        names.append(metadata.get()["name"])
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        names.append(self.fn.__name__)
+        return interpret(self, *args, **kwargs)
+
+    knobs.runtime.launch_enter_hook.add(launched)
+    InterpretedFunction.run = run  # type: ignore[method-assign]
+    try:
+        yield names
+    finally:
+        InterpretedFunction.run = interpret  # type: ignore[method-assign]
+        knobs.runtime.launch_enter_hook.remove(launched)

@@ -1,0 +1,161 @@
+"""Count verdicts per subject, and render them as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from .verdict import Outcome, Verdict
+
+CLASSES = ("fp32", "tf32", "bf16", "none")
+
+
+@dataclass
+class SubjectSummary:
+    """What a run found about one subject."""
+
+    name: str
+    outcomes: Counter[str] = field(default_factory=Counter)
+    distinct: set[str] = field(default_factory=set)
+    worst: Verdict | None = None
+    loosest_class: str = ""
+    kernels: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    failures: list[Verdict] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, verdict: Verdict) -> None:
+        """Count one verdict."""
+        self.outcomes[str(verdict.outcome)] += 1
+        self.seconds += verdict.seconds
+        self.kernels.update(verdict.kernels)
+        if not verdict.judged:
+            self.reasons[verdict.detail] += 1
+            return
+        self.distinct.add(verdict.case.to_json())
+        if verdict.failed:
+            self.failures.append(verdict)
+        if self.worst is None or verdict.ratio > self.worst.ratio:
+            self.worst = verdict
+        if verdict.precision_class:
+            known = [c for c in (self.loosest_class, verdict.precision_class) if c]
+            self.loosest_class = max(known, key=CLASSES.index)
+
+    @property
+    def verdict(self) -> str:
+        """The word for the whole subject: the first failure found, pass, or not judged."""
+        if self.failures:
+            return str(self.failures[0].outcome)
+        if self.distinct:
+            return str(Outcome.PASS)
+        if self.outcomes[str(Outcome.NOT_RUN)]:
+            return str(Outcome.NOT_RUN)
+        return str(Outcome.NOT_SUPPORTED)
+
+
+def summarize(verdicts: Iterable[Verdict]) -> dict[str, SubjectSummary]:
+    """Group verdicts by subject, in the order in which subjects first appear."""
+    summaries: dict[str, SubjectSummary] = {}
+    for verdict in verdicts:
+        summaries.setdefault(verdict.subject, SubjectSummary(verdict.subject)).add(verdict)
+    return summaries
+
+
+def table(summaries: dict[str, SubjectSummary]) -> Table:
+    """Render the verdict table."""
+    rendered = Table(title="Verdicts", title_justify="left")
+    for column, justify in (
+        ("kernel", "left"), ("cases", "right"), ("verdict", "left"), ("worst ratio", "right"),
+        ("at", "left"), ("class", "left"), ("s", "right"),
+    ):  # fmt: skip
+        rendered.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for summary in summaries.values():
+        worst = summary.worst
+        colour = {"pass": "green", "not-run": "yellow", "not-supported": "yellow"}
+        style = colour.get(summary.verdict, "red")
+        rendered.add_row(
+            summary.name,
+            str(len(summary.distinct)),
+            f"[{style}]{summary.verdict}[/]",
+            f"{worst.ratio:.3f}" if worst else "",
+            worst.where if worst else next(iter(summary.reasons), ""),
+            summary.loosest_class,
+            f"{summary.seconds:.0f}",
+        )
+    return rendered
+
+
+def report(summaries: dict[str, SubjectSummary], device: str) -> dict[str, Any]:
+    """Return the JSON report: environment, then one entry per subject."""
+    subjects = []
+    for summary in summaries.values():
+        worst = summary.worst
+        subjects.append(
+            {
+                "kernel": summary.name,
+                "verdict": summary.verdict,
+                "distinct_cases": len(summary.distinct),
+                "outcomes": dict(summary.outcomes),
+                "worst": worst.to_dict() if worst else None,
+                "precision_class": summary.loosest_class,
+                "kernels_that_ran": dict(summary.kernels),
+                "not_judged": dict(summary.reasons),
+                "failures": [v.to_dict() for v in summary.failures],
+                "seconds": round(summary.seconds, 1),
+            }
+        )
+    return {"environment": environment(device), "subjects": subjects}
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Describe where a run took place."""
+    gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "device": gpu or "cpu",
+        "cuda": torch.version.cuda if gpu else None,
+        "interpreted": os.environ.get("TRITON_INTERPRET") == "1",
+        "commit": _commit(),
+        **{name: _version(name) for name in ("torch", "triton", "numpy", "hypothesis", "fla-core")},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "--short", "HEAD"],
+            capture_output=True, text=True, timeout=10, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def write_json(data: dict[str, Any], path: Path) -> None:
+    """Write a report whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(json.dumps(data, indent=1) + "\n")
+    os.replace(draft, path)

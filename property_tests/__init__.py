@@ -1,0 +1,1 @@
+"""The test suite: properties of the oracle, the kernels, the contract and the checks."""

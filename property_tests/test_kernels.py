@@ -1,0 +1,133 @@
+"""How the kernels are registered and compiled: schemas, variants, resources."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import kda_kernels
+from kda_kernels import registration
+from kda_kernels.plan import CommitOperands, ConvCommitOperands, VerifyOperands
+from kda_verify.build import build
+from kda_verify.case import Case
+
+ROOT = Path(__file__).resolve().parent.parent
+VERIFY = Case(
+    lengths=(2, 0, 1), capacity=2, padding=(2,), out_given=True, out_norm=True,
+    records=("rings", "snapshots", "windows"),
+)  # fmt: skip
+COMMIT = Case(operation="commit", lengths=(2, 0), capacity=2, gate_form="given", conv=False)
+CONV_COMMIT = Case(operation="conv_commit", lengths=(2, 0), capacity=2)
+DEFAULTS: dict[str, Any] = {"gate_form": "lower_bound", "beta_form": "sigmoid"}
+
+
+def operands(case: Case, order: type, device: str) -> tuple[Any, ...]:
+    given = {**DEFAULTS, "use_qk_l2norm_in_kernel": True, **build(case, device).arguments}
+    return tuple(given.get(name) for name in order._fields)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("operation", "case", "order"),
+    [
+        (registration.verify_operation, VERIFY, VerifyOperands),
+        (registration.commit_operation, COMMIT, CommitOperands),
+        (registration.conv_commit_operation, CONV_COMMIT, ConvCommitOperands),
+    ],
+    ids=["verify", "commit", "conv_commit"],
+)
+def test_opcheck(operation: Any, case: Case, order: type, device: str) -> None:
+    torch.library.opcheck(operation, operands(case, order, device))
+
+
+def _zero_the_input(x: torch.Tensor, out: torch.Tensor) -> None:
+    x.zero_()
+
+
+def test_opcheck_sees_an_undeclared_write(device: str) -> None:
+    with torch.library._scoped_library("kda_planted", "DEF") as library:
+        library.define("lies(Tensor x, Tensor(a!) out) -> ()")
+        library.impl("lies", _zero_the_input, "CompositeExplicitAutograd")
+        planted = torch.ops.kda_planted.lies.default
+        with pytest.raises(Exception, match="mutated"):
+            torch.library.opcheck(planted, (torch.ones(2), torch.ones(2)))
+
+
+def test_out_is_the_tensor_given(device: str) -> None:
+    built = build(VERIFY, device)
+    assert kda_kernels.kda_mtp_verify(**built.arguments) is built.arguments["out"]
+
+
+VARIANTS = """
+import json, torch
+from kda_kernels.plan import VerifyOperands, CommitOperands, plan_verify, plan_commit
+from kda_kernels.resources import variant_key
+from kda_kernels.configurations import verify_operands
+
+def meta(shape, strides, dtype=torch.float32):
+    return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+
+def verify(requests, tokens, heads, pitch, slots, max_tokens):
+    o = verify_operands(rings=True, snapshots=True, norm=True, max_tokens=8)
+    K, bf16 = 128, torch.bfloat16
+    row = 3 * heads * K + pitch
+    x = [meta((1, tokens, heads, K), (tokens * row, row, K, 1), bf16) for _ in "qkv"]
+    state_pitch = heads * K * K + 4 * pitch
+    inner = (K * K, K, 1)
+    return o._replace(
+        x_q=x[0], x_k=x[1], x_v=x[2],
+        g=meta((1, tokens, heads, K), (tokens * row, row, K, 1), bf16),
+        beta=meta((1, tokens, heads), (tokens * heads, heads, 1), bf16),
+        recurrent_state=meta((slots, heads, K, K), (state_pitch, *inner)),
+        ssm_state_indices=meta((requests,), (1 + pitch,), torch.int32),
+        cu_seqlens=meta((requests + 1,), (1,), torch.int32),
+        out=meta((1, tokens, heads, K), (tokens * heads * K, heads * K, K, 1), bf16),
+        max_tokens=max_tokens,
+    )
+
+calls = [
+    verify(1, 8, 1, 0, 1, 8), verify(1, 1, 16, 1, 2, 5), verify(17, 136, 12, 3, 2**16, 7),
+    verify(256, 2048, 96, 16, 2**20, 8), verify(3, 24, 5, 2**31, 7, 6),
+]
+keys = {}
+for call in calls:
+    for launch in plan_verify(call):
+        keys.setdefault(launch.kernel.__name__, set()).add(variant_key(launch))
+def keys_at(tokens):
+    return {variant_key(launch) for launch in plan_verify(verify(1, tokens, 1, 0, 1, tokens))}
+
+capacities = {n: keys_at(n) for n in range(1, 17)}
+print(json.dumps({
+    "calls": {name: len(found) for name, found in keys.items()},
+    "capacities": len({tuple(sorted(c)) for c in capacities.values()}),
+}))
+"""
+
+
+def test_one_variant_whatever_the_sizes_strides_and_counts() -> None:
+    """Requests, rows, heads, slots, pitches share a variant; capacities do by powers of two."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", VARIANTS], capture_output=True, text=True, env=environment, cwd=ROOT,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["calls"] == {"prepare_kernel": 1, "stream_kernel": 1, "scan_kernel": 1}
+    assert found["capacities"] == 5
+
+
+def test_resources_are_as_recorded() -> None:
+    """Compile every default configuration for every target; no spill on sm_90 and sm_100."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "kda_kernels.offline", "--check", "fixtures/resources.json"],
+        capture_output=True, text=True, env=environment, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
