@@ -38,6 +38,8 @@ def ulp(magnitude: Tensor, dtype: torch.dtype) -> Tensor:
     info = torch.finfo(dtype)
     _, exponent = torch.frexp(magnitude.abs())
     spacing = torch.ldexp(torch.full_like(magnitude, info.eps), exponent - 1)
+    # frexp gives zero the exponent of numbers just below one.
+    spacing = spacing.where(magnitude != 0, torch.zeros_like(spacing))
     return spacing.clamp_min(info.smallest_normal * info.eps)
 
 

@@ -143,12 +143,14 @@ def write_strength_error(beta: Tensor, b: Tensor, beta_form: str, u: float) -> T
 class Step:
     """Everything one token step computed, for its error bound.
 
-    Shapes: before, decayed, after [HV, V, K]; a, log_decay, k, q [HV, K]; v, predicted, u
-    [HV, V]; b [HV]. Errors: k_error, q_error, b_error [HV]; log_decay_error [HV, K];
+    Shapes: decayed, after [HV, V, K]; a, log_decay, cumulative, k, q [HV, K]; peak, v, predicted,
+    u [HV, V]; b [HV]. `peak` is the largest norm that a column had so far: a form that carries
+    the decay of an old state as one product loses, where that underflows, a share of the old
+    state. Errors: k_error, q_error, b_error [HV]; log_decay_error [HV, K];
     v_error [HV, V].
     """
 
-    before: Tensor
+    peak: Tensor
     decayed: Tensor
     after: Tensor
     a: Tensor
@@ -165,7 +167,7 @@ class Step:
 
     def underflow(self) -> Tensor:
         """What flush-to-zero and lost low parts may cost ([HV, V])."""
-        scale = 1 + norm(self.before) + self.v.value.abs() + norm(self.q)[:, None]
+        scale = 1 + self.peak + self.v.value.abs() + norm(self.q)[:, None]
         return TINY * self.k.shape[-1] ** 0.5 * scale
 
 

@@ -57,11 +57,19 @@ def initial(state: Tensor) -> Bounded:
 
 
 def token_step(
-    state: Bounded, token: Prepared, t: int, cumulative: Tensor, precision: Precision
+    state: Bounded,
+    token: Prepared,
+    t: int,
+    cumulative: Tensor,
+    peak: Tensor,
+    precision: Precision,
 ) -> tuple[Bounded, Bounded, float]:
     """Advance the state of every value head by token t and read it.
 
     S <- S diag(exp G); u = b (v - S k); S <- S + u k^T; o = S q.
+
+    `cumulative` [HV, K] sums the log decays of the chunk, this token's included; `peak` [HV, V]
+    is the largest norm that each column of the state had before it.
 
     Returns:
         The state after the token, o [HV, V], and the largest intermediate magnitude.
@@ -78,7 +86,7 @@ def token_step(
     after = decayed + u[..., None] * k[:, None, :]
 
     step = Step(
-        before=state.value, decayed=decayed, after=after, a=a, log_decay=log_decay,
+        peak=peak, decayed=decayed, after=after, a=a, log_decay=log_decay,
         k=k, k_error=k_error, q=q, q_error=q_error, v=v, b=b,
         predicted=predicted, u=u, cumulative=cumulative,
     )  # fmt: skip
@@ -89,7 +97,9 @@ def token_step(
         new_state = Bounded(rounded.value, budget.norm(rounded.error)[..., None])
 
     o = Bounded((after * q[:, None, :]).sum(-1), budget.output_error(step, error, precision))
-    largest = float(torch.stack([x.abs().amax() for x in (after, u, o.value, predicted)]).amax())
+    largest = float(
+        torch.stack([x.detach().abs().amax() for x in (after, u, o.value, predicted)]).amax()
+    )
     return new_state, o, largest
 
 
@@ -113,14 +123,18 @@ def run(
     """
     outputs, errors, largest = [], [], 0.0
     cumulative = torch.zeros_like(state.value[:, 0, :])
+    peak = budget.norm(state.value)
     for t in range(len(tokens)):
+        if t % precision.chunk == 0:
+            cumulative = torch.zeros_like(cumulative)
         cumulative = cumulative + tokens.log_decay.value[t]
-        state, o, peak = token_step(state, tokens, t, cumulative, precision)
+        state, o, magnitude = token_step(state, tokens, t, cumulative, peak, precision)
+        peak = torch.maximum(peak, budget.norm(state.value))
         if after_token is not None:
             after_token(t, state)
         outputs.append(o.value)
         errors.append(o.error)
-        largest = max(largest, peak)
+        largest = max(largest, magnitude)
     if not outputs:
         empty = torch.zeros_like(tokens.v.value)
         return Trace(Bounded(empty, empty), state, largest)

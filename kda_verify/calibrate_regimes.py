@@ -170,6 +170,11 @@ REGIMES: dict[str, Regime] = {
         GIVEN, about="states of 1e30 that gates bring down, flushed",
         gate=lambda z: -60 + z, states=1e30, flush=True,
     ),
+    "forgotten flushed": replace(
+        GIVEN, about="columns 1e12 apart, forgotten, nothing written, flushed",
+        gate=lambda z: -22 + 0 * z, beta=-1000.0, states=SPREAD[:, None], norm=None, flush=True,
+        reason="no products: only the decay and its underflow are measured",
+    ),
     "spread": replace(
         GIVEN, about="value columns 1e12 apart", gate=lambda z: -0.1 * z.abs(), values=SPREAD,
         states=SPREAD[:, None],

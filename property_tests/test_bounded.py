@@ -31,6 +31,8 @@ def row(*values: float) -> Tensor:
         (2.0**-20, FP16, 2.0**-24),  # denormal: the spacing no longer shrinks
         (2.0**-140, BF16, 2.0**-133),
         (2.0**-140, FP32, 2.0**-149),
+        (0.0, BF16, 2.0**-133),
+        (0.0, FP32, 2.0**-149),
     ],
 )
 def test_ulp(x: float, dtype: torch.dtype, spacing: float) -> None:
@@ -118,6 +120,10 @@ def test_whatever_lies_in_the_bound_stays_in_the_bound(
         inside = (computed.double() - values).abs() <= errors
         landed = cast(computed.double(), dtype, truncate=truncate)
         assert ((landed - bound.value).abs() <= bound.error)[inside].all()
+
+
+def test_an_exact_zero_is_stored_as_zero() -> None:
+    assert stored(Bounded(row(0.0), row(0.0)), BF16).error.item() == 2.0**-134
 
 
 def test_cast_is_monotone() -> None:

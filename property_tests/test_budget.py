@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from kda_ref import UNIT_ROUNDOFF, Bounded, Precision, budget
 from kda_ref.bounded import TINY
+from kda_ref.recurrence import Prepared, run
 
 # With u = 1 the roundings show their factors, with u = 0 only the inherited errors remain.
 NO_ROUNDING = Precision(inputs=0.0, products=0.0)
@@ -25,7 +27,7 @@ def step(**changes: Any) -> budget.Step:
     """One head and column, K = 4: D s = (0, 0, 4, 3), k = e_2, b = 1/2, v = -4, q = 2 e_3."""
     zero = row(0)
     values: dict[str, Any] = {
-        "before": row(0, 0, 16, 12)[None, None],
+        "peak": row(20)[None],
         "decayed": row(0, 0, 4, 3)[None, None],
         "after": row(0, 0, 0, 3)[None, None],
         "a": row(1, 1, 0.25, 0.25)[None],
@@ -131,9 +133,41 @@ def test_output() -> None:
 
 
 def test_underflow() -> None:
-    # 2^-126 sqrt(K) (1 + |s| + |v| + |q|)
+    # 2^-126 sqrt(K) (1 + peak + |v| + |q|)
     assert state(step()) == output(step()) == TINY * 2 * (1 + 20 + 4 + 2)
     assert TINY == 2.0**-126
+
+
+def carried(precision: Precision, log_decay: Sequence[float], size: float) -> list[budget.Step]:
+    """The steps that `run` hands to the budget: one channel, a state of `size`, b = 0."""
+    length, seen = len(log_decay), []
+    shape = (length, 1, 1)
+    tokens = Prepared(
+        q=Bounded(torch.ones(shape).double(), torch.zeros(length, 1)),
+        k=Bounded(torch.ones(shape).double(), torch.zeros(length, 1)),
+        v=Bounded(torch.zeros(shape).double(), torch.zeros(shape)),
+        log_decay=Bounded(row(*log_decay).view(shape), torch.zeros(shape)),
+        b=Bounded(torch.zeros(length, 1).double(), torch.zeros(length, 1)),
+    )
+
+    def spy(step: budget.Step, *rest: Any) -> Tensor:
+        seen.append(step)
+        return torch.zeros(1, 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budget, "state_error", spy)
+        run(tokens, Bounded(row(size).view(1, 1, 1), torch.zeros(1, 1, 1)), precision)
+    return seen
+
+
+def test_sums_of_gates_start_anew_with_every_chunk() -> None:
+    steps = carried(Precision(chunk=2), [-1, -2, -4, -8, -16], 1.0)
+    assert [s.cumulative.item() for s in steps] == [-1, -3, -4, -12, -16]
+
+
+def test_underflow_remembers_the_largest_state() -> None:
+    steps = carried(Precision(), [-50, -50, 0], 8.0)
+    assert [s.peak.item() for s in steps] == [8, 8, 8]
 
 
 def test_convolution() -> None:

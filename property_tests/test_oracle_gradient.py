@@ -39,8 +39,6 @@ def run(x: dict[str, Tensor], gate_form: str) -> tuple[Tensor, Tensor]:
     return result.out.value, result.final_state.value
 
 
-# The range check reads magnitudes as plain numbers, beside the differentiable path.
-@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 @pytest.mark.parametrize("gate_form", ["lower_bound", "softplus"])
 def test_gradients_match_finite_differences(gate_form: str) -> None:
     x = operands()
