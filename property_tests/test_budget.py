@@ -224,10 +224,10 @@ def test_sigmoid() -> None:
 
 def test_lower_bound_gate() -> None:
     error = budget.lower_bound_gate_error
-    # z = 2 * 3 with exp(A_log) = 2; G = -5: |G| (sigmoid(-z) (z (4 + |A_log|) + 4 + z) + 5 + 1)
+    # z = 2 * 3 with exp(A_log) = 2; G = -5: twice |G| (sigmoid(-z) (z (4 + |A_log|) + 4 + z) + 5 + 1)
     a_log = row(math.log(2))[0]
     tail = 1 / (1 + math.exp(6))
-    expected = 5 * (tail * (6 * (4 + math.log(2)) + 4 + 6) + 5 + 1)
+    expected = 2 * 5 * (tail * (6 * (4 + math.log(2)) + 4 + 6) + 5 + 1)
     assert error(row(3)[0], a_log, row(-5)[0], 1.0).item() == pytest.approx(expected)
     assert error(row(3)[0], a_log, row(-5)[0], 0.0).item() == TINY
 
@@ -237,11 +237,11 @@ def test_softplus_gate() -> None:
         a_log = row(math.log(2))[0]
         return budget.softplus_gate_error(row(x)[0], a_log, row(g)[0], u, naive=naive).item()
 
-    # rate (2u |x| sigmoid(x)) + |G| u (8 + |A_log|)
-    assert error(0, -3, 1.0) == pytest.approx(3 * (8 + math.log(2)))
-    assert error(40, 0, 1.0) == pytest.approx(2 * 2 * 40)
-    assert error(-40, 0, 1.0) == pytest.approx(2 * 2 * 40 * math.exp(-40), rel=1e-3, abs=0)
-    assert error(-40, 0, 0.5, naive=True) == pytest.approx(2 * 2 * 0.5)
+    # Twice rate (2u |x| sigmoid(x)) + |G| u (8 + |A_log|)
+    assert error(0, -3, 1.0) == pytest.approx(2 * 3 * (8 + math.log(2)))
+    assert error(40, 0, 1.0) == pytest.approx(2 * 2 * 2 * 40)
+    assert error(-40, 0, 1.0) == pytest.approx(2 * 2 * 2 * 40 * math.exp(-40), rel=1e-3, abs=0)
+    assert error(-40, 0, 0.5, naive=True) == pytest.approx(2 * 2 * 2 * 0.5)
     assert error(40, 0, 0.0) == pytest.approx(2 * TINY, rel=1e-9, abs=0)
 
 
@@ -249,7 +249,7 @@ def test_write_strength() -> None:
     logits, b = row(0, -20), row(2, 1e-8)
     assert not budget.write_strength_error(logits, b, "given", 1.0).any()
     error = budget.write_strength_error(logits, b, "twice_sigmoid", 1.0)
-    assert error.tolist() == pytest.approx([2 * 7, 1e-8 * 29], rel=1e-6, abs=0)
+    assert error.tolist() == pytest.approx([2 * 2 * 7, 2 * 1e-8 * 29], rel=1e-6, abs=0)
     assert budget.write_strength_error(row(0), row(0), "sigmoid", 0.0).item() == TINY
 
 
