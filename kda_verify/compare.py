@@ -124,13 +124,27 @@ def _non_finite(got: Tensor, expectation: Expectation, grain: str) -> Finding | 
 def _ratio(got: Tensor, expectation: Expectation, grain: str) -> Tensor:
     """How often the budget fits in the error beyond the store's own rounding.
 
-    Infinite where no error is allowed.
+    Infinite where no error is allowed. The ratio of a column is that of its norm, placed at the
+    element that is farthest off.
     """
-    want = expectation.want
-    excess = ((got - want.value).abs() - expectation.store).clamp_min(0.0)
-    ratio = torch.where(excess == 0, torch.zeros_like(excess), excess / want.error)
+    want, axis = expectation.want, expectation.column_axis
     skip = _forgiven(expectation, grain)
+    distance = torch.where(skip, 0.0, (got - want.value).abs())
+    if axis is None:
+        ratio = _divide(distance - expectation.store, want.error)
+    else:
+        norm = torch.linalg.vector_norm
+        excess = norm(distance, dim=axis, keepdim=True)
+        excess = excess - norm(expectation.store, dim=axis, keepdim=True)
+        farthest = distance == distance.amax(axis, keepdim=True)
+        by_column = _divide(excess, want.error.amax(axis, keepdim=True))
+        ratio = torch.where(farthest, by_column, 0.0)
     if expectation.accept_nan is not None:
         # An undetermined element is held to a limit, which says nothing about precision.
         skip = skip | (expectation.accept_nan & ~(ratio > 1))
-    return torch.where(skip, torch.zeros_like(ratio), ratio)
+    return torch.where(skip, 0.0, ratio)
+
+
+def _divide(excess: Tensor, error: Tensor) -> Tensor:
+    excess = excess.clamp_min(0.0)
+    return torch.where(excess == 0, 0.0, excess / error)

@@ -30,6 +30,8 @@ class Expectation:
         accept_nan: where NaN is accepted too (an undetermined norm), or None.
         head_axis: axis of `want` that counts heads, for the grain of non-finite values.
         token_axis: axis of `want` that counts tokens, or None for a state.
+        column_axis: axis of `want` over which the bound is one of the norm (a value column of
+            a state), or None where it is elementwise.
     """
 
     operand: str
@@ -39,6 +41,7 @@ class Expectation:
     accept_nan: Tensor | None = None
     head_axis: int = 0
     token_axis: int | None = None
+    column_axis: int | None = None
 
     def element(self, local: tuple[int, ...]) -> str:
         """Name an element of `want` by its index in the operand."""
@@ -165,7 +168,7 @@ def _commit(built: Built, precision: Precision) -> Answer:
         for slot, state in slots.items():
             index = (layer, slot) if stacked else (slot,)
             want = _bound(built, state, torch.float32, precision)
-            expectations.append(Expectation("checkpoint_state", index, *want))
+            expectations.append(Expectation("checkpoint_state", index, *want, column_axis=-1))
     return Answer(tuple(expectations), result.in_range)
 
 
@@ -190,10 +193,11 @@ def _recurrent(built: Built, precision: Precision) -> Answer:
     result = kda_ref.kda_recurrent(**arguments, precision=precision)
     out = _bound(built, result.out, arguments["v"].dtype, precision)
     state = _bound(built, result.final_state, torch.float32, precision)
+    column = -1 if arguments["state_layout"] == "vk" else -2
     return Answer(
         (
             Expectation("out", (), *out, None, 2, 1),
-            Expectation("final_state", (), *state, None, 1),
+            Expectation("final_state", (), *state, None, 1, None, column),
         ),
         result.in_range,
     )

@@ -106,3 +106,18 @@ def test_aliasing() -> None:
 def test_nothing_expected_is_a_pass_with_ratio_zero() -> None:
     found = compare({}, Answer((), True), "token")
     assert (found.outcome, found.ratio) == (Outcome.PASS, 0.0)
+
+
+def test_a_state_is_judged_by_the_norm_of_its_columns() -> None:
+    value = torch.zeros(1, 2, 4, dtype=torch.float64)
+    bounds = Bounded(value, torch.full_like(value, 0.5))
+    wanted = Expectation("state", (), bounds, torch.zeros_like(value), column_axis=-1)
+    got = torch.zeros(1, 2, 4)
+    got[0, 1] = torch.tensor([0.0, 0.375, 0.25, 0.125])
+    found = compare({"state": got}, Answer((wanted,), True), "token")
+    assert found.outcome == Outcome.PASS
+    assert 0.9 < found.ratio < 1
+    assert found.where == "state[0, 1, 1]"
+    # Each element alone is within the bound; the column is not.
+    got[0, 1] = 0.26
+    assert compare({"state": got}, Answer((wanted,), True), "token").outcome == Outcome.INCORRECT
