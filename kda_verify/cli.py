@@ -6,9 +6,17 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .plan import Draws
+    from .stages import StageResult
+    from .verdict import Verdict
+
+Command = Callable[[argparse.Namespace], int]
 
 EXIT_PASS, EXIT_FAIL, EXIT_USAGE, EXIT_NOTHING = 0, 1, 2, 3
 EPILOG = """exit codes: 0 everything judged passed; 1 a failure was found; 2 the call was wrong;
@@ -41,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, function, help: str) -> argparse.ArgumentParser:  # type: ignore[no-untyped-def]
+    def command(name: str, function: Command, help: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(
             name, help=help, description=help, epilog=EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -103,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
     return _report(options, verdicts)
 
 
-def _judge(options: argparse.Namespace, draws) -> list:  # type: ignore[no-untyped-def, type-arg]
+def _judge(options: argparse.Namespace, draws: Sequence[Draws]) -> list[Verdict]:
     """Draw, judge and show progress; store each failure as a fixture."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -125,7 +133,8 @@ def _judge(options: argparse.Namespace, draws) -> list:  # type: ignore[no-untyp
 
     fixed = batches(draws, size=25, seed=options.seed, scale=scale, compiled=compiled)
     total = None if options.explore else sum(b.draws.examples for b in fixed)
-    verdicts, failed = [], 0
+    verdicts: list[Verdict] = []
+    failed = 0
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
     )  # fmt: skip
@@ -147,7 +156,11 @@ def _judge(options: argparse.Namespace, draws) -> list:  # type: ignore[no-untyp
     return verdicts
 
 
-def _report(options: argparse.Namespace, verdicts, stages=()) -> int:  # type: ignore[no-untyped-def]
+def _report(
+    options: argparse.Namespace,
+    verdicts: Sequence[Verdict],
+    stages: Sequence[StageResult] = (),
+) -> int:
     from dataclasses import asdict
 
     from rich.console import Console
@@ -187,7 +200,7 @@ def _verify(options: argparse.Namespace) -> int:
     errors = Console(stderr=True)
     done: list[stages.StageResult] = []
 
-    def stage(name: str, function) -> None:  # type: ignore[no-untyped-def]
+    def stage(name: str, function: Callable[[], tuple[str, str]]) -> None:
         errors.print(f"{name} ...")
         done.append(stages.timed(name, function))
 

@@ -9,6 +9,8 @@ from .case import Case
 from .subjects.base import Subject
 from .verdict import Outcome, Verdict
 
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 def repeat(case: Case, subject: Subject, device: str = "cpu", times: int = 3) -> Verdict:
     """Call a subject on the same operands several times and compare every byte.
@@ -42,13 +44,14 @@ def repeat(case: Case, subject: Subject, device: str = "cpu", times: int = 3) ->
                     subject.name,
                     case,
                     where=name,
-                    detail=f"call {attempt + 1} of {times} gave other bits, byte {place}",
+                    detail=f"call {attempt + 1} of {times} gave other bits, element {place}",
                 )
     return Verdict(Outcome.PASS, subject.name, case)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().view(torch.uint8).cpu()
+    """Copy a tensor as integers of its width: NaN equals itself, and zero differs from -zero."""
+    return tensor.detach().view(_INTEGERS[tensor.itemsize]).cpu().clone()
 
 
 class _load:

@@ -152,8 +152,8 @@ def verify_expectations(
                 operand = f"replayssm_{name}"
                 by_head = Bounded(ring.value.transpose(0, 1), ring.error.transpose(0, 1))
                 entry = _bound(built, by_head, arguments[operand].dtype, precision)
-                index = (slot, slice(None), slice(0, length))
-                yield Expectation(operand, index, *entry, None, 0, 1)
+                entries = (slot, slice(None), slice(0, length))
+                yield Expectation(operand, entries, *entry, None, 0, 1)
     if only is not None:
         return
     slack = (case.tokens - start, case.heads_v, case.size_v)

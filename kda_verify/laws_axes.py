@@ -11,7 +11,7 @@ from torch import Tensor
 from .build import Built
 from .draw import Draw
 from .laws_calls import Arguments, Call, Results
-from .laws_rows import NO_ROW, Pairs, Seat, reseat, seats
+from .laws_rows import NO_ROW, Pairs, Seat, reseat, seats, shuffled
 
 # One letter per axis: h query heads, H value heads, k and v channels, C conv channels; others
 # are never touched. (hk) is one axis of h*k channels. Leading layer axes are left out.
@@ -57,13 +57,13 @@ def axes_of(operation: str, arguments: Arguments) -> dict[str, str]:
 
 
 def sizes_of(operation: str, arguments: Arguments) -> dict[str, int]:
-    """Return the length of every lettered axis."""
-    sizes = {}
+    """Return H, HV, K and V as the operands have them."""
+    sizes: dict[str, int] = {}
     for name, axes in axes_of(operation, arguments).items():
         if "(" not in axes:
             letters = axes.split()
             sizes |= dict(zip(letters, arguments[name].shape[-len(letters) :], strict=True))
-    return sizes
+    return {letter: sizes[letter] for letter in "hHkv" if letter in sizes}
 
 
 def reorder(tensor: Tensor, axes: str, orders: Orders, sizes: Mapping[str, int]) -> Tensor:
@@ -97,8 +97,8 @@ def permute_heads(built: Built, call: Call, draw: Draw) -> Pairs:
     """Head groups in another order, and value heads inside them, give the same results."""
     sizes = sizes_of(built.case.operation, built.arguments)
     group = sizes["H"] // sizes["h"]
-    heads = draw.permutation("heads", sizes["h"]).roll(1)
-    inside = torch.stack([draw.permutation(f"group {h}", group).roll(1) for h in heads.tolist()])
+    heads = shuffled(draw, "heads", sizes["h"])
+    inside = torch.stack([shuffled(draw, f"group {h}", group) for h in heads.tolist()])
     orders = {"h": heads, "H": (heads[:, None] * group + inside).flatten()}
     yield from permuted(built, call, orders)
 
@@ -106,19 +106,19 @@ def permute_heads(built: Built, call: Call, draw: Draw) -> Pairs:
 def permute_values(built: Built, call: Call, draw: Draw) -> Pairs:
     """Value columns in another order give the same results."""
     size = sizes_of(built.case.operation, built.arguments)["v"]
-    yield from permuted(built, call, {"v": draw.permutation("columns", size)})
+    yield from permuted(built, call, {"v": shuffled(draw, "columns", size)})
 
 
 def permute_keys(built: Built, call: Call, draw: Draw) -> Pairs:
     """Key channels in another order give the same results."""
     size = sizes_of(built.case.operation, built.arguments)["k"]
-    yield from permuted(built, call, {"k": draw.permutation("channels", size)})
+    yield from permuted(built, call, {"k": shuffled(draw, "channels", size)})
 
 
 def permute_channels(built: Built, call: Call, draw: Draw) -> Pairs:
     """Channels of the conv pools in another order are copied alike."""
     arguments = built.arguments
-    orders = {x: draw.permutation(x, arguments[f"cs_{x}"].shape[-2]) for x in "qkv"}
+    orders = {x: shuffled(draw, x, arguments[f"cs_{x}"].shape[-2]) for x in "qkv"}
     other = {
         name: reorder(arguments[name], axes, {"C": orders[name[-1]]}, {})
         for name, axes in AXES["conv_commit"].items()

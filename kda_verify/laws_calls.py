@@ -1,4 +1,4 @@
-"""Calls as the laws see them: arguments in, the elements each request owns out, and their bounds."""
+"""Calls as the laws see them: arguments in, what each request owns out, and its error bounds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 import kda_ref
 from kda_ref import Bounded, Precision, stored
 
+from .arena import dense
 from .build import Built
 from .subjects.base import Subject
 
@@ -32,6 +33,9 @@ RINGS = {
     "ring_g": "replayssm_g",
     "ring_beta": "replayssm_beta",
 }
+STATES = ("recurrent_state", "checkpoint_state", "intermediate_ssm")
+COLUMNS = ("snapshots", "state", "tracked")
+"""Records of states: their bound, the same for every key channel, is one of a column's norm."""
 WRITTEN = {
     "verify": ("out", "intermediate_ssm", *WINDOWS, *RINGS.values()),
     "commit": ("checkpoint_state",),
@@ -48,8 +52,13 @@ def kernel_call(subjects: Mapping[str, Subject], built: Built) -> Call:
     """Make calls of kernels: the subject of each operation."""
 
     def call(operation: str, arguments: Arguments) -> Results:
-        copies = {n: like(arguments[n]) for n in WRITTEN[operation] if n in arguments}
-        mine = {**arguments, **copies}
+        mine = dict(arguments)
+        for name in WRITTEN[operation]:
+            if mine.get(name) is not None:
+                mine[name] = like(mine[name])
+        for name in STATES:
+            if mine.get(name) is not None:
+                mine[name] = _aligned(mine[name])
         returned = subjects[operation].call(replace(built, arguments=mine))
         return read(operation, {**mine, **returned})
 
@@ -71,6 +80,18 @@ def like(tensor: Tensor) -> Tensor:
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
     return copy.copy_(tensor)
+
+
+def _aligned(states: Tensor) -> Tensor:
+    """Copy a pool of [HV, V, K] blocks to pitches that are multiples of 4, if they are not."""
+    if not any(pitch % 4 for pitch in states.stride()[:-3]):
+        return states
+    pitch = -(-states.shape[-3:].numel() // 4) * 4
+    strides = list(dense(states.shape[-3:]))
+    for size in reversed(states.shape[:-3]):
+        strides.insert(0, pitch)
+        pitch *= size
+    return torch.empty_strided(states.shape, strides, device=states.device).copy_(states)
 
 
 def read(operation: str, operands: Mapping[str, Any]) -> Results:
@@ -119,7 +140,8 @@ def bounds(
         answer = kda_ref.kda_recurrent(**arguments, precision=precision)
         _require_range(answer.in_range)
         out = _bound(answer.out, arguments["v"].dtype, precision)
-        final = _bound(answer.final_state, torch.float32, precision)
+        axis = -1 if arguments["state_layout"] == "vk" else -2
+        final = _column_bound(answer.final_state, precision, axis)
         return _read_recurrent(arguments, out, final)
     if operation == "conv_commit":
         pools = {n: torch.zeros_like(_layers(operation, arguments[n])) for n in WRITTEN[operation]}
@@ -129,7 +151,7 @@ def bounds(
     error = torch.zeros_like(_layers(operation, arguments["checkpoint_state"]).double())
     for layer, slots in enumerate(committed.layers):
         for slot, state in slots.items():
-            error[layer, slot] = _bound(state, torch.float32, precision)
+            error[layer, slot] = _column_bound(state, precision)
     return _read_slots(arguments, {"checkpoint_state": error})
 
 
@@ -184,7 +206,7 @@ def _verify_bounds(
             for name, ring in wide.items():
                 results[name, n] = _bound(ring, torch.float32, precision)
         if trace.snapshots is not None:
-            results["snapshots", n] = _bound(trace.snapshots, torch.float32, precision)
+            results["snapshots", n] = _column_bound(trace.snapshots, precision)
         elif arguments.get("intermediate_ssm") is not None:
             results["snapshots", n] = rows.new_zeros(0, *arguments["recurrent_state"].shape[1:])
         if trace.windows is not None and arguments.get("intermediate_conv_q") is not None:
@@ -228,6 +250,12 @@ def _bound(x: Bounded, dtype: torch.dtype, precision: Precision) -> Tensor:
     full = Bounded(x.value, x.error.expand_as(x.value))
     wide = stored(full, dtype, truncate=precision.truncating_store)
     return wide.error + (wide.value - full.value).abs()
+
+
+def _column_bound(state: Bounded, precision: Precision, axis: int = -1) -> Tensor:
+    store = _bound(Bounded(state.value, torch.zeros_like(state.value)), torch.float32, precision)
+    whole = torch.linalg.vector_norm(store, dim=axis, keepdim=True) + state.error
+    return whole.expand_as(state.value)
 
 
 def _require_range(in_range: bool) -> None:

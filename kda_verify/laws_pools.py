@@ -11,7 +11,7 @@ from torch import Tensor
 from .build import Built, build
 from .draw import Draw
 from .laws_calls import RINGS, WINDOWS, Arguments, Call, Results, lengths, live
-from .laws_rows import Pairs
+from .laws_rows import Pairs, shuffled
 
 SLOT_POOLS = {
     "verify": ("recurrent_state", "cs_q", "cs_k", "cs_v", *RINGS.values()),
@@ -59,7 +59,7 @@ def permute_slots(built: Built, call: Call, draw: Draw) -> Pairs:
     layered = "accept_lens" in arguments and built.case.layers > 0
     count = slots.shape[1 if layered else 0]
     new = torch.arange(count)
-    new[first_slot:] = draw.permutation("slots", count - first_slot).roll(1) + first_slot
+    new[first_slot:] = shuffled(draw, "slots", count - first_slot) + first_slot
     for name in SLOT_POOLS[operation]:
         if arguments.get(name) is not None:
             other[name] = _moved(arguments[name], new, int(layered))
@@ -68,7 +68,7 @@ def permute_slots(built: Built, call: Call, draw: Draw) -> Pairs:
             other[name] = _renamed(arguments[name], new, first_slot)
     kept = [n for n in ROW_POOLS[operation] if arguments.get(n) is not None]
     if kept:
-        rows = draw.permutation("rows", arguments[kept[0]].shape[int(layered)]).roll(1)
+        rows = shuffled(draw, "rows", arguments[kept[0]].shape[int(layered)])
         for name in kept:
             other[name] = _moved(arguments[name], rows, int(layered))
         old = arguments["intermediate_state_indices"]

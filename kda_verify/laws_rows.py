@@ -37,6 +37,12 @@ class Seat:
     rows: list[int]
 
 
+def shuffled(draw: Draw, name: str, size: int) -> Tensor:
+    """Draw a permutation that moves something, where there is something to move."""
+    order = draw.permutation(name, size)
+    return order.roll(1) if torch.equal(order, torch.arange(size)) else order
+
+
 def seats(arguments: Arguments) -> list[Seat]:
     """Return the seats of a call as they are."""
     found, start = [], 0
@@ -103,7 +109,7 @@ def of(results: Results, requests: Sequence[int], *records: str) -> Results:
 def permute_requests(built: Built, call: Call, draw: Draw) -> Pairs:
     """Requests in another order give the same results."""
     operation, given = built.case.operation, seats(built.arguments)
-    new = [given[i] for i in draw.permutation("order", len(given)).roll(1).tolist()]
+    new = [given[i] for i in shuffled(draw, "order", len(given)).tolist()]
     everyone = range(len(given))
     first = call(operation, built.arguments)
     yield of(first, everyone), back(call(operation, reseat(built.arguments, new)), new)
@@ -118,9 +124,10 @@ def padding_position(built: Built, call: Call, draw: Draw) -> Pairs:
     padding += [Seat(None, []), Seat(None, [] if is_commit else [NO_ROW])]
     first = call(operation, arguments)
     new = [given[n] for n in alive]
-    places = draw.integers("places", 0, len(given) + 2, len(padding)).tolist()
-    for seat, place in zip(padding, places, strict=True):
-        new.insert(min(place, len(new)), seat)
+    # The first stands before a live request, where there is one; the others anywhere.
+    new.insert(draw.integer("first place", 0, max(len(alive), 1)), padding[0])
+    for place, seat in enumerate(padding[1:]):
+        new.insert(draw.integer(f"place {place}", 0, len(new) + 1), seat)
     other = call(operation, reseat(arguments, new))
     yield of(first, alive), of(back(other, new), alive)
     yield _zeros_of_padding(other, [i for i, s in enumerate(new) if s in padding])
@@ -159,8 +166,7 @@ def causality(built: Built, call: Call, draw: Draw) -> Pairs:
     later: list[int] = []
     for seat in seats(arguments):
         assert seat.source is not None
-        cut = draw.integer(f"cut {seat.source}", 0, len(seat.rows) + 1)
-        cuts[seat.source] = cut if len(seat.rows) != 2 else 1
+        cuts[seat.source] = draw.integer(f"cut {seat.source}", 1, max(len(seat.rows), 2))
         later += seat.rows[cuts[seat.source] :]
     for name in [n for n in ROWS if n in arguments]:
         edited[name] = arguments[name].clone()
@@ -237,8 +243,8 @@ def records_alone(built: Built, call: Call, draw: Draw) -> Pairs:
         stranger = {**arguments, "recurrent_state": content.to(state)}
         yield first, recorded(call("verify", stranger))
     alone = [given[alive[-1]]]
-    other = call("verify", reseat(arguments, alone, slack=1))
-    yield of(first, alive[-1:]), recorded(back(other, alone), alive[-1:])
+    results = back(call("verify", reseat(arguments, alone, slack=1)), alone)
+    yield of(first, alive[-1:]), recorded(results, alive[-1:])
 
 
 def snapshots_silent(built: Built, call: Call, draw: Draw) -> Pairs:

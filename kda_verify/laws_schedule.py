@@ -35,16 +35,15 @@ def recording(arguments: Arguments, *, snapshots: bool, rings: bool) -> Argument
     elif not snapshots:
         del changed["intermediate_state_indices"]
     if rings:
-        slots = state.shape[0]
-        heads, value_heads = x_k.shape[2], x_v.shape[2]
-        wide = {"device": state.device, "dtype": torch.float32}
-        shapes = {
-            "replayssm_rawv": x_v.new_full((slots, value_heads, tokens, x_v.shape[3]), torch.nan),
-            "replayssm_rawk": x_k.new_full((slots, heads, tokens, x_k.shape[3]), torch.nan),
-            "replayssm_g": torch.full((slots, value_heads, tokens, x_k.shape[3]), torch.nan, **wide),  # type: ignore[arg-type]
-            "replayssm_beta": torch.full((slots, value_heads, tokens), torch.nan, **wide),  # type: ignore[arg-type]
-        }  # fmt: skip
-        changed.update(shapes)
+        slots, heads, value_heads = state.shape[0], x_k.shape[2], x_v.shape[2]
+        size_k, size_v = x_k.shape[3], x_v.shape[3]
+        for name, like, shape in (
+            ("replayssm_rawv", x_v, (value_heads, tokens, size_v)),
+            ("replayssm_rawk", x_k, (heads, tokens, size_k)),
+            ("replayssm_g", state, (value_heads, tokens, size_k)),
+            ("replayssm_beta", state, (value_heads, tokens)),
+        ):
+            changed[name] = like.new_full((slots, *shape), torch.nan)
     return changed
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from . import strategies
@@ -55,6 +55,10 @@ class Batch:
             return make(variants=variants(), most=4)
         return make(sizes=strategies.COMPILED_SIZES, most=8)
 
+    def cases(self) -> list[Case]:
+        """Draw the cases of the batch without judging them."""
+        return drawn(self.strategy(), self.draws.examples, self.seed)
+
 
 OURS = (
     Draws("kda_mtp_verify", "verify_cases", 180),
@@ -98,13 +102,24 @@ def variants() -> list[dict[str, Any]]:
 
     Compiling each costs seconds; a run on a GPU draws from these only.
     """
-    drawn: list[dict[str, Any]] = []
+    return drawn(strategies.verify_constants(), VARIANT_COUNT, VARIANT_SEED)
 
-    @seed(VARIANT_SEED)
-    @settings(max_examples=VARIANT_COUNT, database=None, deadline=None, phases=(Phase.generate,))
-    @given(strategies.verify_constants())
-    def collect(constants: dict[str, Any]) -> None:
-        drawn.append(constants)
+
+def drawn(strategy: st.SearchStrategy[Any], count: int, start: int) -> list[Any]:
+    """Draw `count` values, the same ones for the same seed."""
+    values: list[Any] = []
+
+    @seed(start)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def collect(value: Any) -> None:
+        values.append(value)
 
     collect()
-    return drawn[:VARIANT_COUNT]
+    return values[:count]

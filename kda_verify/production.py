@@ -146,8 +146,8 @@ def judge_shape(heads: int, tokens: int, requests: int, device: str) -> Iterator
         part = range(first, min(first + step, requests))
         oracle = kda_ref.kda_mtp_verify(**asked, max_tokens=tokens, precision=precision, only=part)
         for mode, norm, call in calls:
-            result = oracle if norm else _without_norm(oracle)
-            wanted = tuple(verify_expectations(call, result, precision, part))
+            answer = oracle if norm else _without_norm(oracle)
+            wanted = tuple(verify_expectations(call, answer, precision, part))
             held = {k: v for k, v in call.arguments.items() if isinstance(v, Tensor)}
             found = compare(held, Answer(wanted, oracle.in_range), DSPARK.grain)
             findings[mode, norm] = _worse(findings[mode, norm], found)

@@ -46,24 +46,20 @@ def judge_batch(batch: Batch, device: str) -> list[Verdict]:
     @given(batch.strategy())
     def check(case: Case) -> None:
         verdict = judge(case, subject, device)
-        if shrinking:
-            if verdict.failed and verdict.outcome == shrinking[0].outcome:
-                shrinking.append(verdict)
-            # A case that fails otherwise is another fault: the shrink keeps to the first one.
-            failed = verdict.failed and verdict.outcome == shrinking[0].outcome
-            if failed and len(shrinking) < SHRINK_EXAMPLES:
-                raise Failed(str(verdict))
-            return
-        verdicts.append(verdict)
-        if verdict.failed:
+        if not shrinking:
+            verdicts.append(verdict)
+        # A case that fails otherwise is another fault: the shrink keeps to the first one.
+        same = not shrinking or verdict.outcome == shrinking[0].outcome
+        if verdict.failed and same and len(shrinking) < SHRINK_EXAMPLES:
             shrinking.append(verdict)
+            # One line raises, for Hypothesis tells failures apart by where they come from.
             raise Failed(str(verdict))
 
     # Flaky is what Hypothesis calls a case that fails once and passes when replayed.
     with suppress(Failed, Flaky):
         check()
     if shrinking:
-        verdicts[-1] = min(shrinking, key=lambda v: len(v.case.to_json()))
+        verdicts[-1] = shrinking[-1]
     return verdicts
 
 

@@ -14,8 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
-
 from . import summary
 from .case import Case
 from .judge import judge
@@ -37,21 +35,7 @@ def cases() -> list[tuple[str, Case]]:
     drawn: list[tuple[str, Case]] = []
     for index, draws in enumerate(DRAWN):
         more = Draws(draws.subject, draws.strategy, draws.examples + 8)
-        found: list[Case] = []
-
-        @seed(index + 1)
-        @settings(
-            max_examples=more.examples,
-            database=None,
-            deadline=None,
-            phases=(Phase.generate,),
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(Batch(more, index, compiled=True).strategy())
-        def collect(case: Case, into: list[Case] = found) -> None:
-            into.append(case)
-
-        collect()
+        found = Batch(more, index + 1, compiled=True).cases()
         drawn += [(draws.subject, case) for case in found[-draws.examples :]]
     return drawn
 

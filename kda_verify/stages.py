@@ -10,10 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
-
 from . import fixtures
-from .case import Case
 from .determinism import repeat
 from .plan import Batch, Draws
 from .subjects import find
@@ -84,22 +81,7 @@ def determinism(device: str) -> tuple[str, str]:
         subject = find(draws.subject)
         if subject.unavailable():
             continue
-        batch = Batch(draws, seed=index, compiled=device != "cpu")
-        cases: list[Case] = []
-
-        @seed(batch.seed)
-        @settings(
-            max_examples=draws.examples,
-            database=None,
-            deadline=None,
-            phases=(Phase.generate,),
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(batch.strategy())
-        def collect(case: Case, into: list[Case] = cases) -> None:
-            into.append(case)
-
-        collect()
+        cases = Batch(draws, seed=index, compiled=device != "cpu").cases()
         for case in cases:
             if subject.claims.refusal(case):
                 continue

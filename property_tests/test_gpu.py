@@ -105,7 +105,9 @@ def test_more_programs_than_a_grid_axis_of_65535(requests: int) -> None:
     def run(rows: slice) -> Tensor:
         count = len(range(*rows.indices(requests)))
         return kda_mtp_verify(
-            **{f"x_{n}": t[:, rows] for n, t in zip("qkv", x[:3], strict=True)},
+            x_q=x[0][:, rows],
+            x_k=x[1][:, rows],
+            x_v=x[2][:, rows],
             g=x[3][:, rows],
             beta=beta[:, rows],
             recurrent_state=state[rows],

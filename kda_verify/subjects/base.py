@@ -48,9 +48,17 @@ class Claims:
 class Subject(Protocol):
     """An adapter: conversion only, no mathematics."""
 
-    name: str
-    operation: str
-    claims: Claims
+    @property
+    def name(self) -> str:
+        """Name it is listed, reported and replayed under."""
+
+    @property
+    def operation(self) -> str:
+        """The case operation it answers."""
+
+    @property
+    def claims(self) -> Claims:
+        """What it declares."""
 
     def unavailable(self) -> str:
         """Say why the subject cannot run here; "" where it can."""
@@ -86,9 +94,9 @@ def recorded_kernels() -> Iterator[list[str]]:
         return interpret(self, *args, **kwargs)
 
     knobs.runtime.launch_enter_hook.add(launched)
-    InterpretedFunction.run = run  # type: ignore[method-assign]
+    InterpretedFunction.run = run
     try:
         yield names
     finally:
-        InterpretedFunction.run = interpret  # type: ignore[method-assign]
+        InterpretedFunction.run = interpret
         knobs.runtime.launch_enter_hook.remove(launched)
