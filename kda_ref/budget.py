@@ -184,8 +184,10 @@ def state_error(step: Step, error: Tensor, precision: Precision) -> Tensor:
     e' = rho e + local, rho = max(a) * max(1, |1 - b|k|^2|).
     """
     u = precision.products
-    k_norm = norm(step.k)[:, None]
-    b = step.b.value[:, None]
+    # As large as the computed ones may be: where key and value cancel, only the product of
+    # their errors is left.
+    k_norm = (norm(step.k) + step.k_error)[:, None]
+    b = (step.b.value + step.b.error)[:, None]
     decayed_norm = norm(step.decayed)
     rho = step.a.amax(-1) * (1 - step.b.value * norm(step.k) ** 2).abs().clamp_min(1.0)
     root_k = step.k.shape[-1] ** 0.5
@@ -214,7 +216,8 @@ def output_error(step: Step, error: Tensor, precision: Precision) -> Tensor:
     """Bound the error of o = S q, after the state's own error ([HV, V])."""
     u = precision.products
     q = step.q[:, None, :]
-    bound = norm(step.q)[:, None] * error + u * step.q.shape[-1] ** 0.5 * norm(q * step.after)
+    q_norm = (norm(step.q) + step.q_error)[:, None]
+    bound = q_norm * error + u * step.q.shape[-1] ** 0.5 * norm(q * step.after)
     return bound + norm(step.after) * step.q_error[:, None] + step.underflow()
 
 

@@ -71,7 +71,7 @@ def test_state_rounding() -> None:
     ("changes", "expected"),
     [
         ({"v": Bounded(row(-4)[None], row(8)[None])}, 4),  # b |k| v_error
-        ({"k_error": row(2)}, (4 + 0.5 * 5) * 2),  # (|u| + b |k| |Ds|) k_error
+        ({"k_error": row(2)}, (4 + 0.5 * 3 * 5) * 2),  # (|u| + b (|k| + k_error) |Ds|) k_error
         ({"b": Bounded(row(0.5), row(0.25))}, 2),  # |k| |v - k.Ds| b_error
         ({"log_decay": Bounded(row(0, 0, -2, -2)[None], row(9, 9, 0.75, 1)[None])}, math.sqrt(18)),
         ({"q_error": row(100)}, 0),
@@ -88,8 +88,23 @@ def test_state_terms_scale_with_the_key() -> None:
     rounding = Precision(inputs=0, products=1)
     assert state(step(**longer), precision=rounding) == 20 + 0.5 * 2 * (2 * 8 + 3 * 12) + 6
     assert state(step(**longer, v=Bounded(row(-4)[None], row(8)[None]))) == 8
-    assert state(step(**longer, k_error=row(2))) == (6 + 0.5 * 2 * 5) * 2
+    assert state(step(**longer, k_error=row(2))) == (6 + 0.5 * 4 * 5) * 2
     assert state(step(**longer, b=Bounded(row(0.5), row(0.25)))) == 2 * 12 * 0.25
+
+
+def test_errors_of_key_and_value_multiply_where_both_cancel() -> None:
+    """A convolution that cancels leaves k = v = 0 and nothing but the product of the errors."""
+    nothing = row(0)[None]
+    s = step(
+        decayed=row(0, 0, 0, 0)[None, None],
+        k=row(0, 0, 0, 0)[None],
+        k_error=row(0.5),
+        v=Bounded(nothing, row(8)[None]),
+        b=Bounded(row(0.5), row(0.25)),
+        predicted=nothing,
+        u=nothing,
+    )
+    assert state(s) == 0.75 * 0.5 * 8
 
 
 def test_gate_argument_rounds_in_proportion() -> None:
@@ -127,9 +142,9 @@ def test_amplification(a: tuple[float, ...], b: float, key: float, factor: float
 
 
 def test_output() -> None:
-    # |q| e + u sqrt(K) |q o s'| + |s'| q_error
+    # (|q| + q_error) e + u sqrt(K) |q o s'| + |s'| q_error
     s = step(q_error=row(0.5))
-    assert output(s, error=8.0, precision=Precision(inputs=0, products=1)) == 2 * 8 + 2 * 6 + 1.5
+    assert output(s, error=8.0, precision=Precision(inputs=0, products=1)) == 2.5 * 8 + 2 * 6 + 1.5
 
 
 def test_underflow() -> None:
