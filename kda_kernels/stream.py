@@ -94,7 +94,13 @@ def stream_kernel(
 
         row = start + token_lanes
         if HAS_NORM:
-            mean_square = tl.div_rn(tl.sum(acc * acc, axis=1), V * 1.0) + onorm_eps
+            # Squares of a tiny row vanish, and its root with them: where eps is too small to stand
+            # in for the root, lift the row by a power of two, which changes no quotient.
+            is_tiny = tl.max(tl.abs(acc), axis=1) < 2.0**-40
+            lift = tl.where(is_tiny & (onorm_eps < 2.0**-20), 2.0**63, 1.0)
+            lifted = acc * lift[:, None]
+            mean_square = tl.div_rn(tl.sum(lifted * lifted, axis=1), V * 1.0)
+            mean_square += onorm_eps * lift * lift
             # Lanes past the request hold zeros: give them a root that is not zero.
             root = tl.sqrt_rn(tl.where(is_token, mean_square, 1.0))
             gate_pointers = onorm_gate + head_v * gate_head + value_lanes[None, :]
@@ -102,7 +108,7 @@ def stream_kernel(
             gate = tl.load(gate_pointers, mask=in_output, other=0.0).to(tl.float32)
             weight_pointers = onorm_weight + value_lanes * weight_channel
             weight = tl.load(weight_pointers, mask=in_value, other=0.0).to(tl.float32)
-            normed = tl.div_rn(acc, root[:, None])
+            normed = tl.div_rn(lifted, root[:, None])
             acc = normed * weight[None, :] * sigmoid(gate)
         out_pointers = columns[None, :] + row[:, None] * out_row
         tl.store(out_pointers, acc.to(out.dtype.element_ty), mask=in_output)

@@ -80,9 +80,10 @@ def scalable(case: Case) -> Case:
     """Keep every number far from the denormals, where a power of two is not exact."""
     return replace(
         linear(case),
+        dtype="bfloat16" if case.dtype == "float16" else case.dtype,
         keys="random" if case.keys == "tiny" else case.keys,
         gates="mild" if case.gates in ("saturated", "steep_channel") else case.gates,
-        values="unit" if case.values == "tiny" or case.dtype == "float16" else case.values,
+        values="unit" if case.values == "tiny" else case.values,
         states="unit" if case.states == "tiny" else case.states,
     )
 

@@ -92,16 +92,25 @@ def split_commit(built: Built, call: Call, draw: Draw) -> Pairs:
 
 
 def verify_then_commit(built: Built, call: Call, draw: Draw) -> Pairs:
-    """A verify, then a commit of a tokens, leaves what a plain decode steps leave, for every a."""
+    """A verify, then a commit of a tokens, leaves what a plain decode steps leave, for every a.
+
+    Their outputs agree too, so that a fault which commit and snapshots share does not cancel.
+    """
     drafted = recording(built.arguments, snapshots=False, rings=True)
     whole = call("verify", drafted)
     step = dict(drafted)
     for accepted, rows in enumerate(_steps(drafted)):
+        taken = slice(max(accepted - 1, 0), accepted)
+        drafts = {key: value[taken] for key, value in of(whole, live(drafted), "out").items()}
+        outputs = drafts
         if accepted:
             one = recording(reseat(step, rows), snapshots=True, rings=False)
             one["max_tokens"] = 1
-            step = {**step, **_pools(advance(one, call("verify", one), call))}
-        yield _committed(drafted, whole, accepted, call), _held(step, drafted)
+            results = call("verify", one)
+            outputs = of(results, live(drafted), "out")
+            step = {**step, **_pools(advance(one, results, call))}
+        committed = _committed(drafted, whole, accepted, call)
+        yield {**committed, **drafts}, {**_held(step, drafted), **outputs}
 
 
 def split_bounds(built: Built, precision: Precision, draw: Draw) -> Iterator[Results]:
@@ -125,6 +134,7 @@ def verify_then_commit_bounds(
         found: Results = {}
         for n in live(drafted):
             taken = min(accepted, counts[n])
+            found["out", n] = 2 * plain["out", n][max(accepted - 1, 0) : accepted]
             both = plain["snapshots", n] + replayed["snapshots", n]
             state = drafted["recurrent_state"]
             none = torch.zeros(1, *state.shape[1:], dtype=torch.float64, device=state.device)

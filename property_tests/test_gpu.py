@@ -28,7 +28,9 @@ COMMIT = Case(
 
 
 def with_seed(case: Case, seed: int, padding: tuple[int, ...] = ()) -> Case:
-    return Case(**{**vars(case), "seed": seed, "padding": padding})
+    """Draw other contents for pools of the same size: padding leaves its slots spare."""
+    spare = case.spare_slots + len(padding)
+    return Case(**{**vars(case), "seed": seed, "padding": padding, "spare_slots": spare})
 
 
 def tensors(arguments: dict[str, Any]) -> dict[str, Tensor]:
