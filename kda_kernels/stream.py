@@ -96,8 +96,8 @@ def stream_kernel(
         if HAS_NORM:
             # Squares of a tiny row vanish, and its root with them: where eps is too small to stand
             # in for the root, lift the row by a power of two, which changes no quotient.
-            is_tiny = tl.max(tl.abs(acc), axis=1) < 2.0**-40
-            lift = tl.where(is_tiny & (onorm_eps < 2.0**-20), 2.0**63, 1.0)
+            is_tiny = tl.max(tl.abs(acc), axis=1) < 2.0**-50
+            lift = tl.where(is_tiny & (onorm_eps < 2.0**-80), 2.0**100, 1.0)
             lifted = acc * lift[:, None]
             mean_square = tl.div_rn(tl.sum(lifted * lifted, axis=1), V * 1.0)
             mean_square += onorm_eps * lift * lift

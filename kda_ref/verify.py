@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import budget, stages
-from .bounded import Bounded, round_to
+from .bounded import Bounded, round_to, ulp
 from .budget import Precision
 from .prepare import activate, log_decay, prepare, write_strength
 from .recurrence import initial, run
@@ -184,7 +184,7 @@ def _through_rings(y: Bounded, dtype: torch.dtype | None) -> Bounded:
     """Add the rounding that a stored ring entry suffers, as an input error of the replay."""
     if dtype is None:
         return y
-    return Bounded(y.value, y.error + torch.finfo(dtype).eps * y.value.abs())
+    return Bounded(y.value, y.error + ulp(y.value.abs() + y.error, dtype))
 
 
 def _stack(states: list[Bounded] | None) -> Bounded | None:

@@ -22,7 +22,7 @@ SUBJECTS = {
         "fla.fused_recurrent_kda",
     )
 }
-EXAMPLES = settings(max_examples=max(2, settings().max_examples // 3))
+EXAMPLES = settings(max_examples=max(2, (settings().max_examples + 1) // 4))
 
 
 def smaller(case: Case) -> Case:
