@@ -94,7 +94,7 @@ def put(*path: str, value: Any) -> Callable[[dict[str, Any]], Any]:
     return change
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "must be whole JSON"),
     "truncated": (SMALL.to_json()[:-20], "must be whole JSON"),
     "trailing": (SMALL.to_json() + "{}", "must be whole JSON"),
