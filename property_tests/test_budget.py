@@ -239,7 +239,8 @@ def test_sigmoid() -> None:
 
 def test_lower_bound_gate() -> None:
     error = budget.lower_bound_gate_error
-    # z = 2 * 3 with exp(A_log) = 2; G = -5: twice |G| (sigmoid(-z) (z (4 + |A_log|) + 4 + z) + 5 + 1)
+    # z = 2 * 3 with exp(A_log) = 2, G = -5:
+    # twice |G| (sigmoid(-z) (z (4 + |A_log|) + 4 + z) + 5 + 1)
     a_log = row(math.log(2))[0]
     tail = 1 / (1 + math.exp(6))
     expected = 2 * 5 * (tail * (6 * (4 + math.log(2)) + 4 + 6) + 5 + 1)

@@ -58,13 +58,14 @@ def test_graph_replay_with_other_contents_equals_eager(case: Case, function: Any
     with torch.cuda.graph(graph):
         function(**captured.arguments)
     for seed, padding in ((1, ()), (2, (0,)), (3, tuple(range(case.requests))), (4, (1, 2))):
-        fresh = build(with_seed(case, seed, padding), "cuda")
-        for name, tensor in tensors(fresh.arguments).items():
+        fresh = tensors(build(with_seed(case, seed, padding), "cuda").arguments)
+        for name, tensor in fresh.items():
             captured.arguments[name].copy_(tensor)
-        function(**fresh.arguments)
+        # Options are part of the capture.
+        function(**{**captured.arguments, **fresh})
         graph.replay()
         torch.cuda.synchronize()
-        assert_same_bits(fresh.arguments, captured.arguments)
+        assert_same_bits(fresh, captured.arguments)
 
 
 def test_another_stream_gives_the_same_bits() -> None:
