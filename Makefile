@@ -52,9 +52,9 @@ OFFLINE = Connection(Error|.*(refused|reset|broken|aborted))|timed out|name reso
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-verify: setup ## Judge every kernel and print the verdicts (VENV= uses the active python, installs nothing)
+verify: setup ## Judge every kernel and print the verdicts (VENV= uses the active python; ARGS= adds flags)
 	@$(need_compiler)
-	@$(PY) -m kda_verify verify
+	@$(PY) -m kda_verify verify $(ARGS)
 
 explore: setup ## Judge newly drawn cases for MINUTES=10
 	@$(need_compiler)
@@ -80,7 +80,7 @@ offline: setup ## Compile for every GPU target without a GPU and compare with th
 gpu: setup ## Judge the kernels compiled on this machine's GPU (VENV= uses the active torch)
 	@$(need_compiler)
 	@$(PY) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("kda-verify: torch " + torch.__version__ + " sees no GPU here")'
-	@$(PY) -m kda_verify verify --profile gpu
+	@$(PY) -m kda_verify verify --profile gpu $(ARGS)
 
 setup: $(SETUP) ## Create .venv and install what the other targets need, once (they do it themselves)
 

@@ -166,9 +166,11 @@ def _report(
     from rich.console import Console
 
     from . import summary
+    from .subjects import all_subjects
 
     console = Console()
-    summaries = summary.summarize(verdicts)
+    order = [s.name for s in all_subjects()]
+    summaries = summary.summarize(sorted(verdicts, key=lambda v: order.index(v.subject)))
     console.print(summary.table(summaries))
     for found in summaries.values():
         for reason, times in found.reasons.items():
@@ -195,8 +197,10 @@ def _verify(options: argparse.Namespace) -> int:
 
     from . import stages
     from .plan import draws_for
+    from .run import start_worker
     from .subjects import all_subjects
 
+    start_worker()
     errors = Console(stderr=True)
     done: list[stages.StageResult] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
@@ -64,10 +65,13 @@ def judge_batch(batch: Batch, device: str) -> list[Verdict]:
 
 
 def start_worker() -> None:
-    """Give each worker one thread: the processes already use every core."""
+    """Give each worker one thread, since the processes use every core, and silence noise."""
     import torch
 
     torch.set_num_threads(1)
+    # The interpreter computes masked lanes too and reports their overflows.
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
+    warnings.filterwarnings("ignore", message="Triton is not supported on current platform")
 
 
 def judge_all(

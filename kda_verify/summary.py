@@ -80,7 +80,12 @@ def table(summaries: dict[str, SubjectSummary]) -> Table:
         ("kernel", "left"), ("cases", "right"), ("verdict", "left"), ("worst ratio", "right"),
         ("at", "left"), ("class", "left"), ("s", "right"),
     ):  # fmt: skip
-        rendered.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        rendered.add_column(
+            column,
+            justify=justify,  # type: ignore[arg-type]
+            overflow="fold",
+            no_wrap=column == "kernel",
+        )
     for summary in summaries.values():
         worst = summary.worst
         colour = {"pass": "green", "not-run": "yellow", "not-supported": "yellow"}

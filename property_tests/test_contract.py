@@ -105,9 +105,9 @@ def test_every_boundary_is_accepted(contract: Contract) -> None:
 
 
 @BY_NAME
-def test_accepted_boundaries_run(contract: Contract) -> None:
+def test_accepted_boundaries_run(contract: Contract, device: str) -> None:
     """Interpreted kernels are slow: every sixteenth boundary is carried through."""
-    valid = example(contract)
+    valid = example(contract, device)
     for boundary in boundaries(contract)[::16]:
         with boundary.context(), torch.no_grad():
             FUNCTIONS[contract.name](**boundary(valid))
@@ -153,8 +153,8 @@ def test_beta_of_another_rank_is_refused_with_both_shapes_and_the_way_out(
         assert way_out in message
 
 
-def test_beta_of_one_head_may_be_written_with_a_last_axis_of_one() -> None:
-    valid = example(DSPARK, H=1)
+def test_beta_of_one_head_may_be_written_with_a_last_axis_of_one(device: str) -> None:
+    valid = example(DSPARK, device, H=1)
     beta = valid["beta"]
     assert isinstance(beta, Tensor)
     assert beta.shape[-1] == 1
