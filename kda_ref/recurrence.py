@@ -52,7 +52,8 @@ class Trace:
 
 def initial(state: Tensor) -> Bounded:
     """Lift an initial state [HV, V, K]; it reaches the kernel unrounded."""
-    state = state.double()
+    # Dense, so that both layouts are summed in the same order.
+    state = state.double().contiguous()
     return Bounded(state, torch.zeros_like(state[..., :1]))
 
 
