@@ -159,8 +159,10 @@ def test_all_layers_equal_each_layer() -> None:
 
 
 def test_conv_commit_takes_the_window_of_the_last_accepted_token() -> None:
-    pools = {f"cs_{n}": normal(4, 6, 3, seed=i) for i, n in enumerate("qkv")}
-    recorded = {f"intermediate_conv_{n}": normal(3, 5, 6, 3, seed=i) for i, n in enumerate("qkv")}
+    pools: dict[str, Any] = {f"cs_{n}": normal(4, 6, 3, seed=i) for i, n in enumerate("qkv")}
+    recorded: dict[str, Any] = {
+        f"intermediate_conv_{n}": normal(3, 5, 6, 3, seed=i) for i, n in enumerate("qkv")
+    }
     new = kda_conv_commit(
         **pools, **recorded,
         intermediate_state_indices=torch.tensor([2, 0, 1]),
