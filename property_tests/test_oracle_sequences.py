@@ -151,7 +151,9 @@ def test_null_block_skips_slot_zero() -> None:
 def test_all_layers_equal_each_layer() -> None:
     one, two = commit_inputs(), {**commit_inputs(), "rawv": normal(4, HV, 5, V, seed=9)}
     shared = ("ssm_state_indices", "accept_lens")
-    stacked = {n: x if n in shared else torch.stack([x, two[n]]) for n, x in one.items()}
+    stacked: dict[str, Any] = {
+        n: x if n in shared else torch.stack([x, two[n]]) for n, x in one.items()
+    }
     both = kda_replay_commit(**stacked, null_block_id=-1).layers
     for layer, given in zip(both, (one, two), strict=True):
         (alone,) = kda_replay_commit(**given, null_block_id=-1).layers
