@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from .plan import Draws
     from .stages import StageResult
     from .verdict import Verdict
@@ -100,6 +102,13 @@ def _choose_device(asked: str) -> str | None:
     return device
 
 
+def _console() -> Console:
+    """Print as wide as the terminal, or wide enough for the tables where there is none."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 120)
+
+
 def _run(options: argparse.Namespace) -> int:
     from .plan import draws_for
     from .subjects import all_subjects, find
@@ -163,12 +172,10 @@ def _report(
 ) -> int:
     from dataclasses import asdict
 
-    from rich.console import Console
-
     from . import summary
     from .subjects import all_subjects
 
-    console = Console()
+    console = _console()
     order = [s.name for s in all_subjects()]
     summaries = summary.summarize(sorted(verdicts, key=lambda v: order.index(v.subject)))
     console.print(summary.table(summaries))
@@ -227,12 +234,11 @@ def _verify(options: argparse.Namespace) -> int:
                 result.detail,
                 f"{result.seconds:.0f}",
             )
-        Console().print(table)
+        _console().print(table)
     return _report(options, verdicts, done)
 
 
 def _list(options: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.table import Table
 
     from .subjects import all_subjects
@@ -249,7 +255,7 @@ def _list(options: argparse.Namespace) -> int:
         limits += [reason for reason, _ in claims.conditions]
         text = "; ".join([f"spreads NaN by {claims.grain}", *limits])
         table.add_row(subject.name, subject.operation, text, subject.unavailable() or "can run")
-    Console().print(table)
+    _console().print(table)
     return EXIT_PASS
 
 
