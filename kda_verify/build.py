@@ -34,10 +34,10 @@ def build(case: Case, device: torch.device | str = "cpu") -> Built:
     """
     draw = Draw(case.seed)
     if case.operation == "verify":
-        return build_rows.verify(case, draw, tokens(case, draw), device)
+        return spoiled(build_rows.verify(case, draw, tokens(case, draw), device))
     if case.operation == "recurrent":
         given = build_rows.without_conv(case)
-        return build_rows.recurrent(case, draw, tokens(given, draw), device)
+        return spoiled(build_rows.recurrent(case, draw, tokens(given, draw), device))
     layers = [Draw(case.seed, f"layer {layer}") for layer in range(max(case.layers, 1))]
     if case.operation == "conv_commit":
         return build_commit.conv_commit(case, draw, layers, device)
@@ -49,3 +49,17 @@ def tokens(case: Case, draw: Draw) -> Tokens:
     """Draw one layer's numbers from the exact family or from the case's families."""
     source = exact_family if case.exact else families
     return source.tokens(case, draw)
+
+
+def spoiled(built: Built) -> Built:
+    """Plant the case's NaN or infinity in v: last token, first head, of the first live request."""
+    case = built.case
+    live = [n for n, length in enumerate(case.lengths) if length and n not in case.padding]
+    if case.spoil == "none" or not live:
+        return built
+    n = live[0]
+    values = built.arguments["x_v" if case.operation == "verify" else "v"]
+    last = case.lengths[n] - 1
+    at = (n, last) if case.batched else (0, sum(case.lengths[:n]) + last)
+    values[at][0, 0] = float(case.spoil)
+    return built

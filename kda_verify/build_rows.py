@@ -118,7 +118,7 @@ def _forms(case: Case) -> dict[str, Any]:
     scale = SCALE if case.exact and case.scale is None else case.scale
     forms = {
         "gate_form": case.gate_form,
-        "lower_bound": floor_of(case.gate_form),
+        "lower_bound": floor_of(case),
         "beta_form": case.beta_form,
         "use_qk_l2norm_in_kernel": case.qk_norm,
         "scale": scale,

@@ -20,6 +20,7 @@ GATE_FORMS = ("lower_bound", "softplus", "given")
 BETA_FORMS = ("sigmoid", "twice_sigmoid", "given")
 RECORDS = ("rings", "snapshots", "windows")
 POISONS = ("nan", "huge")
+SPOILS = ("none", "nan", "inf")
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "operation": OPERATIONS,
@@ -38,6 +39,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "conv_pool": ("transposed", "dense"),
     "state_layout": ("vk", "kv"),
     "poison": POISONS,
+    "spoil": SPOILS,
 }
 
 
@@ -66,6 +68,7 @@ class Case:
         index_stride: element stride of index vectors.
         conv, qk_norm, gate_form, beta_form: stages computed in the call, or given.
         gate_bias, gate_rate: dt_bias and A_log are passed.
+        lower_bound: floor of the lower-bound gate.
         out_norm: gated RMSNorm fused. out_given: caller-owned `out`.
         records: what a verify records: any of "rings", "snapshots", "windows".
         scale: multiplies q; None for K**-0.5.
@@ -75,6 +78,7 @@ class Case:
         exact: inputs for which no algorithm rounds; judged with zero tolerance.
         keys, gates, taps, betas, values, states: value families.
         poison: what surrounds every operand and fills every output beforehand.
+        spoil: a NaN or infinity in v, in one token and head of the first live request.
         seed: of permutations and values.
     """
 
@@ -102,6 +106,7 @@ class Case:
     beta_form: str = "sigmoid"
     gate_bias: bool = True
     gate_rate: bool = True
+    lower_bound: float = -5.0
     out_norm: bool = False
     out_given: bool = False
     records: tuple[str, ...] = ()
@@ -117,6 +122,7 @@ class Case:
     values: str = "unit"
     states: str = "unit"
     poison: str = "nan"
+    spoil: str = "none"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -134,6 +140,13 @@ class Case:
         for name in ("size_k", "size_v"):
             if not 16 <= getattr(self, name) <= 256:
                 raise ValueError(f"`{name}` must be in 16..256, got {getattr(self, name)}")
+        if not math.isfinite(self.lower_bound) or self.lower_bound >= 0:
+            raise ValueError(f"`lower_bound` must be finite and negative, got {self.lower_bound}")
+        if self.spoil != "none" and (self.exact or self.operation not in ("verify", "recurrent")):
+            raise ValueError(
+                f"`spoil` must be 'none' but for verify and recurrent cases that round, "
+                f"got {self.spoil!r}"
+            )
         if not self.lengths or any(not _whole(x) or x < 0 for x in self.lengths):
             raise ValueError(f"`lengths` must be integers of at least 0, got {self.lengths}")
         if self.operation != "recurrent" and max(self.lengths) > self.capacity:
@@ -222,6 +235,8 @@ def _plain(name: str, value: object, default: object) -> object:
         if value is None or (number and math.isfinite(float(value))):  # type: ignore[arg-type]
             return value
         raise ValueError(f"`scale` must be a finite number or null, got {value!r}")
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
     if isinstance(default, tuple):
         if not isinstance(value, list):
             raise ValueError(f"`{name}` must be a list, got {value!r}")

@@ -275,8 +275,12 @@ def _replay(options: argparse.Namespace) -> int:
             raise ValueError("`--kernel` must name a kernel for a case given as JSON, got none")
     else:
         fixture = fixtures.load(path)
-        case, kernel = fixture.case, options.kernel or fixture.subject
-    verdict = judge(case, find(kernel), options.device)
+        kernel = options.kernel or fixture.subject
+    subject = find(kernel)
+    if is_text:
+        verdict = judge(case, subject, options.device)
+    else:
+        verdict = fixtures.replay(fixture, subject, options.device)
     print(verdict)
     if verdict.kernels:
         print(f"  kernels that ran: {', '.join(verdict.kernels)}")

@@ -28,7 +28,14 @@ def check_returned(
     shapes: Mapping[str, tuple[int, ...]],
     dtypes: Mapping[str, torch.dtype],
 ) -> Finding | None:
-    """Check shape, then dtype, of every tensor a call returned."""
+    """Check that a call returned what it must: all of it, in shape, then in dtype."""
+    for name in sorted({*returned, *shapes}):
+        if name not in shapes:
+            return Finding(Outcome.WRONG_SHAPE, name, detail=f"`{name}` must not be returned")
+        if not isinstance(returned.get(name), Tensor):
+            got = type(returned[name]).__name__ if name in returned else "nothing"
+            detail = f"`{name}` must be returned, a tensor of shape {shapes[name]}, got {got}"
+            return Finding(Outcome.WRONG_SHAPE, name, detail=detail)
     for name, tensor in returned.items():
         if tuple(tensor.shape) != shapes[name]:
             detail = f"`{name}` must have shape {shapes[name]}, got {tuple(tensor.shape)}"
@@ -96,23 +103,32 @@ def _got(operands: Mapping[str, Tensor], expectation: Expectation) -> Tensor:
 
 
 def _forgiven(expectation: Expectation, grain: str) -> Tensor:
-    """Mask the elements within the grain of an expected non-finite value."""
+    """Mask the elements within the grain of an expected non-finite value (or bound)."""
     value = expectation.want.value
-    spoiled = ~torch.isfinite(value)
-    if not bool(spoiled.any()):
-        return spoiled
+    spoiled = ~(torch.isfinite(value) & torch.isfinite(expectation.want.error.expand_as(value)))
+    return _spread(spoiled, expectation, grain)
+
+
+def _spread(mask: Tensor, expectation: Expectation, grain: str) -> Tensor:
+    """Widen a mask to whole grains."""
+    if not bool(mask.any()):
+        return mask
     keep = {expectation.head_axis}
     if grain == "token" and expectation.token_axis is not None:
         keep.add(expectation.token_axis)
-    axes = [axis for axis in range(value.ndim) if axis not in keep]
+    axes = [axis for axis in range(mask.ndim) if axis not in keep]
     # Reducing over no axis at all would reduce over every one.
-    return spoiled.amax(axes, keepdim=True).expand_as(value) if axes else spoiled
+    return mask.amax(axes, keepdim=True).expand_as(mask) if axes else mask
 
 
 def _non_finite(got: Tensor, expectation: Expectation, grain: str) -> Finding | None:
     stray = ~torch.isfinite(got) & ~_forgiven(expectation, grain)
     if expectation.accept_nan is not None:
         stray &= ~expectation.accept_nan
+    # The other way round: a token and head that must be spoilt may not come out finite. Which of
+    # its elements are depends on NaN or infinity, which are not told apart: x / inf is 0.
+    spoilt = ~torch.isfinite(expectation.want.value)
+    stray |= spoilt & ~_spread(~torch.isfinite(got), expectation, "token")
     if not bool(stray.any()):
         return None
     local = tuple(int(i) for i in stray.nonzero()[0])

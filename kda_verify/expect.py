@@ -63,6 +63,12 @@ class Answer:
     expectations: tuple[Expectation, ...]
     in_range: bool
 
+    @property
+    def finite(self) -> bool:
+        """Whether every expected value is finite, or the case is out of range anyway."""
+        values = (e.want.value for e in self.expectations)
+        return not self.in_range or all(bool(torch.isfinite(v).all()) for v in values)
+
     def owned(self, arguments: dict[str, Any]) -> dict[str, Tensor]:
         """Mask, per operand among the arguments, the elements the call may write."""
         masks: dict[str, Tensor] = {}
@@ -137,7 +143,7 @@ def verify_expectations(
         slot, row = built.slots[n], built.scratch_rows[n]
         if arguments.get("intermediate_ssm") is not None and trace.snapshots is not None:
             states = _bound(built, trace.snapshots, torch.float32, precision)
-            yield Expectation("intermediate_ssm", (row, slice(0, length)), *states, None, 1, 0)
+            yield Expectation("intermediate_ssm", (row, slice(0, length)), *states, None, 1, 0, -1)
         if arguments.get("intermediate_conv_q") is not None and trace.windows is not None:
             for name, window in zip("qkv", trace.windows, strict=True):
                 index = (row, slice(0, length))
@@ -189,18 +195,23 @@ def _conv_commit(built: Built, precision: Precision) -> Answer:
 
 
 def _recurrent(built: Built, precision: Precision) -> Answer:
-    arguments = built.arguments
+    """Expect per sequence, so that nothing spreads from one to another."""
+    arguments, case = built.arguments, built.case
     result = kda_ref.kda_recurrent(**arguments, precision=precision)
-    out = _bound(built, result.out, arguments["v"].dtype, precision)
-    state = _bound(built, result.final_state, torch.float32, precision)
+    dtype = arguments["v"].dtype
     column = -1 if arguments["state_layout"] == "vk" else -2
-    return Answer(
-        (
-            Expectation("out", (), *out, None, 2, 1),
-            Expectation("final_state", (), *state, None, 1, None, column),
-        ),
-        result.in_range,
-    )
+    expectations, start = [], 0
+    for n, length in enumerate(case.lengths):
+        rows, start = slice(start, start + length), start + length
+        index: Index = (n,) if case.batched else (0, rows)
+        out = _bound(built, result.out.at(index), dtype, precision)
+        expectations.append(Expectation("out", index, *out, None, 1, 0))
+        state = _bound(built, result.final_state.at(n), torch.float32, precision)
+        expectations.append(Expectation("final_state", (n,), *state, None, 0, None, column))
+    if not case.batched:
+        slack = result.out.value[0, start:]
+        expectations.append(Expectation("out", (0, slice(start, None)), *_known(slack), None, 1, 0))
+    return Answer(tuple(expectations), result.in_range)
 
 
 _ORACLES = {

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .case import Case
 from .draw import Draw
-from .tokens import LOWER_BOUND, Timeline, Tokens
+from .tokens import Timeline, Tokens
 
 KEY_LIMIT = 0.98
 """Largest norm of a key that is not normalized: room for its rounding below b|k|^2 = 2."""
@@ -129,7 +129,7 @@ def gates(case: Case, draw: Draw, count: int) -> tuple[Tensor, Tensor | None, Te
     if case.gate_form == "softplus":
         logit = torch.log(torch.expm1(decay / rate)).clamp_min(_CLOSED)
     else:
-        share = (decay / -LOWER_BOUND).clamp_max(1.0)
+        share = (decay / -case.lower_bound).clamp_max(1.0)
         logit = torch.log(share / (1 - share)).clamp(_CLOSED, _OPEN) / rate
     if bias is not None:
         logit = logit - bias.double().view(case.heads_v, case.size_k)
@@ -145,10 +145,10 @@ def _decays(case: Case, draw: Draw, count: int) -> Tensor:
     if case.gates == "mild":
         return 0.1 + 0.9 * u
     if case.gates == "saturated":
-        return torch.full(shape, 30.0 if case.gate_form == "softplus" else -LOWER_BOUND)
+        return torch.full(shape, 30.0 if case.gate_form == "softplus" else -case.lower_bound)
     slow = 1e-3 * (0.5 + u)
     if case.gates == "steep_channel":
-        steep = {"given": 200.0, "softplus": 60.0, "lower_bound": -LOWER_BOUND}[case.gate_form]
+        steep = {"given": 200.0, "softplus": 60.0, "lower_bound": -case.lower_bound}[case.gate_form]
         channel = draw.integers("steep", 0, case.size_k, 1, case.heads_v, 1)
         slow.scatter_(2, channel.expand(count, -1, -1), steep)
     return slow

@@ -15,7 +15,12 @@ from .build import Built, build
 from .case import Case
 from .compare import Finding, check_aliasing, check_returned, compare
 from .expect import Answer, expect
-from .subjects.base import Subject, effective_precision, recorded_kernels
+from .subjects.base import (
+    Subject,
+    effective_precision,
+    poisoned_allocations,
+    recorded_kernels,
+)
 from .verdict import Outcome, Verdict
 
 
@@ -56,12 +61,16 @@ def judge(case: Case, subject: Subject, device: str = "cpu") -> Verdict:
 
     precision = effective_precision(subject.claims)
     answer = expect(build(case), precision)
-    if not answer.in_range:
+    if case.spoil == "none" and not answer.finite:
+        raise RuntimeError(
+            f"the oracle is not finite on {case.to_json()}: the case was built wrong"
+        )
+    if case.spoil == "none" and not answer.in_range:
         return verdict(Finding(Outcome.OUT_OF_RANGE, detail="an intermediate leaves fp32"), [])
 
     built = build(case, device)
     built.frame.snapshot()
-    with recorded_kernels() as kernels:
+    with recorded_kernels() as kernels, poisoned_allocations():
         try:
             returned = subject.call(built)
             if device != "cpu":
@@ -100,9 +109,12 @@ def _examine(
 def _declared(built: Built) -> tuple[dict[str, tuple[int, ...]], dict[str, torch.dtype]]:
     """Shapes and dtypes of the tensors an operation returns."""
     case, arguments = built.case, built.arguments
-    like = arguments.get("x_v", arguments.get("v"))
-    if like is None:
+    if case.operation == "verify":
+        like = arguments["x_v"]
+        return {"out": tuple(like.shape)}, {"out": like.dtype}
+    if case.operation != "recurrent":
         return {}, {}
+    like = arguments["v"]
     state = (case.requests, case.heads_v, case.size_v, case.size_k)
     if case.state_layout == "kv":
         state = (*state[:2], state[3], state[2])
@@ -118,14 +130,16 @@ def _precision_class(
     precision: Precision,
 ) -> str:
     """Name the tightest class whose budget the result keeps."""
-    classes = list(UNIT_ROUNDOFF)
-    if finding.outcome == Outcome.PASS:
-        return next(c for c in classes if UNIT_ROUNDOFF[c] >= precision.products)
-    for name in classes:
-        if UNIT_ROUNDOFF[name] <= precision.products:
+    passed = finding.outcome == Outcome.PASS
+    for name, unit in UNIT_ROUNDOFF.items():
+        if unit == precision.products:
+            if passed:
+                return name
             continue
-        looser = expect(build(built.case), replace(precision, products=UNIT_ROUNDOFF[name]))
+        if (unit > precision.products) == passed:
+            continue
+        other = expect(build(built.case), replace(precision, products=unit))
         operands = {k: v for k, v in built.arguments.items() if isinstance(v, Tensor)}
-        if compare({**operands, **returned}, looser, subject.claims.grain).outcome == Outcome.PASS:
+        if compare({**operands, **returned}, other, subject.claims.grain).outcome == Outcome.PASS:
             return name
-    return "none"
+    return "declared" if passed else "none"

@@ -22,6 +22,7 @@ from .draw import Draw
 from .laws_calls import COLUMNS, Call, OutOfRange, Results, bound_call, kernel_call
 from .laws_fit import (
     as_batch,
+    finite,
     layered,
     linear,
     normed,
@@ -179,7 +180,7 @@ def check(
     Raises:
         OutOfRange: an exact intermediate leaves fp32, so no budget judges the case.
     """
-    case = law.fit(case)
+    case = law.fit(finite(case))
     built, draw = build(case, device), Draw(case.seed, f"law {law.name}")
     pairs = law.pairs(built, kernel_call(subjects, built), draw)
     if law.exactness[family or FAMILIES[law.operation]] == BITWISE:

@@ -6,6 +6,17 @@ from dataclasses import replace
 
 from .case import Case
 
+ROOM = 8
+"""Largest capacity a law starts from: some ask for twice as much."""
+
+
+def finite(case: Case) -> Case:
+    """Leave out planted non-finite values, and keep room for a larger capacity."""
+    if case.operation == "recurrent":
+        return replace(case, spoil="none")
+    lengths = tuple(min(n, ROOM) for n in case.lengths)
+    return replace(case, spoil="none", lengths=lengths, capacity=min(case.capacity, ROOM))
+
 
 def unchanged(case: Case) -> Case:
     """Every case will do, sequences packed in one row."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing import get_context
+from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
@@ -16,7 +19,7 @@ from .case import Case
 from .judge import judge
 from .plan import Batch
 from .subjects import find
-from .verdict import Verdict
+from .verdict import Outcome, Verdict
 
 SHRINK_EXAMPLES = 400
 
@@ -25,10 +28,15 @@ class Failed(AssertionError):
     """Raised inside Hypothesis for a failing case, so that it shrinks it."""
 
 
-def judge_batch(batch: Batch, device: str) -> list[Verdict]:
+def judge_batch(batch: Batch, device: str, trail: Path | None = None) -> list[Verdict]:
     """Judge every case of a batch; at a failure stop, shrink it and put it last.
 
     Hypothesis replays the smallest failing case last, so the last verdict is the one to report.
+
+    Args:
+        batch: what to draw and judge.
+        device: where.
+        trail: a file that always names the case under way, should the process die.
     """
     subject = find(batch.draws.subject)
     verdicts: list[Verdict] = []
@@ -46,6 +54,8 @@ def judge_batch(batch: Batch, device: str) -> list[Verdict]:
     )
     @given(batch.strategy())
     def check(case: Case) -> None:
+        if trail is not None:
+            trail.write_text(case.to_json())
         verdict = judge(case, subject, device)
         if not shrinking:
             verdicts.append(verdict)
@@ -91,20 +101,60 @@ def judge_all(
         keep_going: asked before a batch is started; False ends the run after those under way.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    source = iter(batches)
-    with ProcessPoolExecutor(workers, get_context("spawn"), start_worker) as pool:
-        running: set[Future[list[Verdict]]] = set()
-        more = True
+    source, more = iter(batches), True
+    running: dict[Future[list[Verdict]], Batch] = {}
+    pool = _pool(workers)
+    try:
         while more or running:
             while more and len(running) < 2 * workers:
                 batch = next(source, None) if keep_going() else None
                 if batch is None:
                     more = False
                     break
-                running.add(pool.submit(judge_batch, batch, device))
-            done, running = wait(running, return_when=FIRST_COMPLETED)
+                running[pool.submit(judge_batch, batch, device)] = batch
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            found, lost = [], []
             for future in done:
-                for verdict in future.result():
-                    if progress is not None:
-                        progress(verdict)
-                    yield verdict
+                batch = running.pop(future)
+                try:
+                    found += future.result()
+                except Exception as problem:
+                    if not _died(problem):
+                        raise
+                    lost.append(batch)
+            if lost:
+                # A dead worker takes the others' work with it: each goes again, alone.
+                pool.shutdown(cancel_futures=True)
+                lost += running.values()
+                running.clear()
+                pool = _pool(workers)
+                found += [verdict for batch in lost for verdict in _alone(batch, device)]
+            for verdict in found:
+                if progress is not None:
+                    progress(verdict)
+                yield verdict
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, get_context("spawn"), start_worker)
+
+
+def _died(problem: Exception) -> bool:
+    """Whether the kernel took its process, or its device, with it."""
+    return isinstance(problem, BrokenProcessPool) or "CUDA error" in str(problem)
+
+
+def _alone(batch: Batch, device: str) -> list[Verdict]:
+    """Judge a batch in a process of its own; if that dies too, blame the case it died on."""
+    with tempfile.TemporaryDirectory() as folder, _pool(1) as pool:
+        trail = Path(folder) / "case.json"
+        try:
+            return pool.submit(judge_batch, batch, device, trail).result()
+        except Exception as problem:
+            if not _died(problem) or not trail.exists():
+                raise
+            case = Case.from_json(trail.read_text())
+            detail = f"the process died: {problem}".splitlines()[0]
+            return [Verdict(Outcome.RAISED, batch.draws.subject, case, detail=detail)]

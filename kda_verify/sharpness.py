@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -136,7 +136,7 @@ def sample_batch(batch: Batch, device: str) -> list[Sample]:
     )
     @given(batch.strategy())
     def collect(case: Case) -> None:
-        cases[case] = None
+        cases[replace(case, spoil="none")] = None
 
     collect()
     name = batch.draws.subject

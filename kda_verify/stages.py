@@ -45,7 +45,10 @@ class StageResult:
 def timed(name: str, stage: Callable[[], tuple[str, str]]) -> StageResult:
     """Run a stage and time it."""
     start = time.perf_counter()
-    outcome, detail = stage()
+    try:
+        outcome, detail = stage()
+    except Exception as problem:  # a stage that breaks has failed, and the others still run
+        outcome, detail = "fail", f"{type(problem).__name__}: {problem}".splitlines()[0]
     return StageResult(name, outcome, detail, time.perf_counter() - start)
 
 
@@ -91,20 +94,26 @@ def determinism(device: str) -> tuple[str, str]:
                 found.append(str(verdict))
     if found:
         return "fail", found[0]
+    if not checked:
+        return "not-run", "no case could run here"
     return "pass", f"{checked} cases gave the same bits three times"
 
 
 def regressions(device: str) -> tuple[str, str]:
     """Replay every stored fixture."""
     stored = fixtures.load_all()
-    problems = []
+    problems, ran = [], 0
     for fixture in stored:
-        problem = fixtures.mismatch(fixture, device=device)
-        if problem:
+        if find(fixture.subject).unavailable():
+            continue
+        ran += 1
+        if problem := fixtures.mismatch(fixture, device=device):
             problems.append(problem)
     if problems:
         return "fail", problems[0]
-    return "pass", f"{len(stored)} fixtures as stored"
+    if not ran:
+        return "not-run", "no fixture could run here"
+    return "pass", f"{ran} fixtures as stored, {len(stored) - ran} not run"
 
 
 def offline() -> tuple[str, str]:

@@ -26,18 +26,28 @@ def _from(*values: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from(values)
 
 
+FLOORS = _from(-5.0, -5.0, -1.0, -20.0)
+SPOILT = _from(*["none"] * 11, "nan", "inf")
+
+
 def _lengths(draw: Draw, capacity: int, most: int, least: int = 0) -> tuple[int, ...]:
-    """Lengths of one to `most` requests, often ragged, sometimes empty."""
+    """Lengths of one to `most` requests, often ragged, sometimes empty, seldom all empty."""
     count = draw(st.integers(1, most))
     if draw(st.booleans()):
         return (draw(st.integers(max(1, least), capacity)),) * count
-    return tuple(draw(st.integers(least, capacity)) for _ in range(count))
+    lengths = [draw(st.integers(least, capacity)) for _ in range(count)]
+    if not any(lengths) and draw(st.integers(0, 9)):
+        lengths[-1] = 1
+    return tuple(lengths)
 
 
 def _padding(draw: Draw, requests: int) -> tuple[int, ...]:
-    if draw(_from(False, False, True)):
-        return tuple(sorted(draw(st.sets(st.integers(0, requests - 1), max_size=requests))))
-    return ()
+    if not draw(_from(False, False, True)):
+        return ()
+    chosen = draw(st.sets(st.integers(0, requests - 1), max_size=requests))
+    if len(chosen) == requests and draw(st.integers(0, 9)):
+        chosen.discard(0)
+    return tuple(sorted(chosen))
 
 
 def _families(draw: Draw) -> dict[str, Any]:
@@ -82,7 +92,7 @@ def _constants(draw: Draw, sizes: Sequence[int]) -> dict[str, Any]:
     gate_form = draw(st.sampled_from(GATE_FORMS))
     return {
         **_dims(draw, sizes),
-        "capacity": draw(_from(1, 2, 3, 4, 5, 8)),
+        "capacity": draw(_from(1, 2, 3, 4, 5, 8, 11, 16)),
         "dtype": draw(_from("float32", "float32", "bfloat16", "float16")),
         "logit_dtype": draw(_from("float32", "bfloat16")),
         "conv": conv,
@@ -123,6 +133,8 @@ def verify_cases(
         slack_rows=draw(_from(0, 0, 1, 2)),
         out_given=draw(st.booleans()),
         scale=draw(_from(None, None, 0.5)),
+        lower_bound=draw(FLOORS),
+        spoil=draw(SPOILT),
         **_layout(draw),
         **families,
     )
@@ -140,6 +152,7 @@ def exact_verify_cases(
     return replace(
         case,
         exact=True,
+        spoil="none",
         dtype="bfloat16" if case.dtype == "bfloat16" else "float32",
         out_norm=False,
         qk_norm=case.qk_norm or case.conv,
@@ -151,7 +164,7 @@ def exact_verify_cases(
 @st.composite
 def dspark_cases(draw: Draw, most: int = 2) -> Case:
     """Draw a call of the drop-in: K = V = 128, bf16, T = N * capacity, ragged inside."""
-    capacity = draw(_from(1, 2, 3, 4))
+    capacity = draw(_from(1, 2, 3, 4, 8, 16))
     lengths = _lengths(draw, capacity, most)
     return Case(
         operation="verify",
@@ -167,6 +180,8 @@ def dspark_cases(draw: Draw, most: int = 2) -> Case:
         out_norm=draw(st.booleans()),
         out_given=draw(st.booleans()),
         records=(draw(_from("rings", "snapshots")), "windows"),
+        lower_bound=draw(FLOORS),
+        spoil=draw(SPOILT),
         **_layout(draw),
         **_families(draw),
     )
@@ -175,7 +190,7 @@ def dspark_cases(draw: Draw, most: int = 2) -> Case:
 @st.composite
 def commit_cases(draw: Draw, sizes: Sequence[int] = SMALL_SIZES, most: int = 4) -> Case:
     """Draw a replay commit, of one layer or of all layers."""
-    capacity = draw(_from(1, 2, 3, 4, 8))
+    capacity = draw(_from(1, 2, 3, 4, 8, 16))
     lengths = _lengths(draw, capacity, most)
     layout = _layout(draw)
     track = draw(st.booleans())
@@ -206,12 +221,13 @@ def commit_cases(draw: Draw, sizes: Sequence[int] = SMALL_SIZES, most: int = 4) 
 
 @st.composite
 def conv_commit_cases(draw: Draw, sizes: Sequence[int] = SMALL_SIZES, most: int = 4) -> Case:
-    """Draw a commit of the conv windows."""
-    capacity = draw(_from(1, 2, 4))
+    """Draw a commit of the conv windows, often wider than one block of the copy."""
+    capacity = draw(_from(1, 2, 4, 16))
     lengths = _lengths(draw, capacity, most)
+    dims = {**_dims(draw, (*sizes, 128)), "heads": draw(_from(1, 2, 3, 9, 24))}
     return Case(
         operation="conv_commit",
-        **_dims(draw, sizes),
+        **dims,
         lengths=lengths,
         capacity=capacity,
         padding=_padding(draw, len(lengths)),
@@ -248,6 +264,8 @@ def recurrent_cases(draw: Draw, sizes: Sequence[int] = SMALL_SIZES, most: int = 
         gate_bias=gate_form != "given" and draw(st.booleans()),
         gate_rate=gate_form == "softplus" or (gate_form != "given" and draw(st.booleans())),
         scale=draw(_from(None, None, 0.5)),
+        lower_bound=draw(FLOORS),
+        spoil=draw(SPOILT),
         **_families(draw),
     )
 
@@ -267,6 +285,7 @@ def exact_recurrent_cases(draw: Draw, sizes: Sequence[int] = SMALL_SIZES, most: 
     return replace(
         case,
         exact=True,
+        spoil="none",
         scale=draw(_from(None, 1.0, 0.25)),
         keys=draw(_from("one_hot", "hadamard", "random")),
     )

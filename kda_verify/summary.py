@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from .subjects.base import interpreted
 from .verdict import Outcome, Verdict
 
 CLASSES = ("fp32", "tf32", "bf16", "none")
@@ -60,9 +61,7 @@ class SubjectSummary:
             return str(self.failures[0].outcome)
         if self.distinct:
             return str(Outcome.PASS)
-        if self.outcomes[str(Outcome.NOT_RUN)]:
-            return str(Outcome.NOT_RUN)
-        return str(Outcome.NOT_SUPPORTED)
+        return self.outcomes.most_common(1)[0][0]
 
 
 def summarize(verdicts: Iterable[Verdict]) -> dict[str, SubjectSummary]:
@@ -133,7 +132,7 @@ def environment(device: str) -> dict[str, Any]:
         "machine": platform.machine(),
         "device": gpu or "cpu",
         "cuda": torch.version.cuda if gpu else None,
-        "interpreted": os.environ.get("TRITON_INTERPRET") == "1",
+        "interpreted": interpreted(),
         "commit": _commit(),
         **{name: _version(name) for name in ("torch", "triton", "numpy", "hypothesis", "fla-core")},
     }

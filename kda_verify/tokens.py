@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .case import Case
+
 HISTORY = 3
-LOWER_BOUND = -5.0
 """Gate floor of every lower-bound case."""
 
 
@@ -77,6 +78,6 @@ class Timeline:
         return Streams(rows[self.tokens], history, taps)
 
 
-def floor_of(form: str) -> float | None:
-    """Return the lower bound that goes with a gate form."""
-    return LOWER_BOUND if form == "lower_bound" else None
+def floor_of(case: Case) -> float | None:
+    """Return the lower bound where the case's gate form has one."""
+    return case.lower_bound if case.gate_form == "lower_bound" else None

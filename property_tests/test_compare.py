@@ -74,7 +74,7 @@ def test_grain_of_an_expected_non_finite_value() -> None:
     assert outcome(spread, wanted, "head") == Outcome.PASS
     assert outcome(spread, wanted, "token") == Outcome.NON_FINITE
     assert outcome([[1.0, NAN], [NAN, 4.0]], wanted, "head") == Outcome.NON_FINITE
-    assert outcome([[1.0, 2.0], [5.0, 4.0]], wanted, "token") == Outcome.PASS
+    assert outcome([[1.0, 2.0], [5.0, 4.0]], wanted, "token") == Outcome.NON_FINITE
     assert outcome([[1.0, 3.0], [NAN, 4.0]], wanted, "head") == Outcome.INCORRECT
 
 

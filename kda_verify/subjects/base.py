@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import torch
+import torch.utils.deterministic
 from torch import Tensor
 
 from kda_ref import Precision
@@ -27,12 +28,14 @@ class Claims:
         grain: how far a non-finite input may spread, "token" or "head".
         choices: allowed values of case fields; fields not named are free.
         conditions: (reason, holds) pairs for what `choices` cannot say.
+        triton: whether a Triton kernel makes the stores, which its interpreter truncates.
     """
 
     precision: Precision = field(default_factory=Precision)
     grain: str = "token"
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
+    triton: bool = True
 
     def refusal(self, case: Case) -> str:
         """Say why the subject does not support a case; "" where it does."""
@@ -69,12 +72,32 @@ class Subject(Protocol):
 
 def interpreted() -> bool:
     """Whether Triton kernels run in its interpreter in this process."""
-    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+    from triton import knobs
+
+    return bool(knobs.runtime.interpret)
 
 
 def effective_precision(claims: Claims) -> Precision:
     """Return the declared precision as it is here: the interpreter truncates narrow casts."""
-    return replace(claims.precision, truncating_store=interpreted())
+    return replace(claims.precision, truncating_store=claims.triton and interpreted())
+
+
+@contextmanager
+def poisoned_allocations() -> Iterator[None]:
+    """Fill what `torch.empty` allocates inside the block with NaN."""
+    was, warn_only = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    memory: Any = torch.utils.deterministic
+    filled = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    memory.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was, warn_only=warn_only)
+        memory.fill_uninitialized_memory = filled
 
 
 @contextmanager
