@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable
@@ -47,6 +48,8 @@ from .verdict import Outcome
 
 WORST_RATIO, LEAST_SHARE = 0.5, 0.95
 """What must hold: worst ratio of the real kernel, share of the counted copies that fail."""
+
+CHANCE = 1e-3
 
 SHARE = 0.01
 VANISHED = 2.0**-100
@@ -107,6 +110,19 @@ class Sharpness:
     def holds(self) -> bool:
         """Whether both limits hold."""
         return self.worst <= WORST_RATIO and self.share >= LEAST_SHARE
+
+    @property
+    def refuted(self) -> bool:
+        """Whether so few copies failed that the least share is out of the question.
+
+        A small sample misses a share of 95 % by chance alone; at one in a thousand it does not.
+        """
+        missed, rest = self.counted - self.found, 1 - LEAST_SHARE
+        fewer = sum(
+            math.comb(self.counted, m) * rest**m * LEAST_SHARE ** (self.counted - m)
+            for m in range(missed)
+        )
+        return self.worst > WORST_RATIO or 1 - fewer < CHANCE
 
     def __str__(self) -> str:
         return (

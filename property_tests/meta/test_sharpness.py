@@ -30,7 +30,17 @@ def test_tf32_fails_and_the_kernel_stays_within_half(subject: str, device: str) 
     found = measure(subject, {"kda_mtp_verify": 30, "kda_replay_commit": 40}[subject], seed=1)
     assert found.worst <= WORST_RATIO, found.worst_case
     assert found.counted >= found.judged // 4
-    assert found.holds, f"{found}\n" + "\n".join(found.missed)
+    assert not found.refuted, f"{found}\n" + "\n".join(found.missed)
+
+
+@pytest.mark.parametrize(
+    ("counted", "found", "refuted"),
+    [(16, 16, False), (16, 14, False), (16, 11, True), (200, 185, False), (200, 170, True)],
+)
+def test_what_refutes_the_least_share(counted: int, found: int, refuted: bool) -> None:
+    sampled = replace(summarize("kernel", []), counted=counted, found=found)
+    assert sampled.refuted == refuted
+    assert replace(sampled, worst=0.51).refuted
 
 
 @pytest.mark.parametrize("case", [VERIFY, COMMIT], ids=["verify", "commit"])
