@@ -32,6 +32,31 @@ PLANTS: tuple[Plant, ...] = (
     TF32_STATE_PRODUCT,
     TF32_COMMIT_PRODUCT,
     Plant(
+        "floor-hard-coded",
+        "recurrence",
+        "result = floor * sigmoid(rate * (logits + bias))",
+        "result = -5.0 * sigmoid(rate * (logits + bias))",
+        "the gate's lower bound is -5 whatever was asked",
+    ),
+    Plant(
+        "first-block-only",
+        "commit",
+        """channels = (block - blocks_k) * BLOCK + lanes
+            pool = cs_k""",
+        """channels = lanes
+pool = cs_k""",
+        "a conv commit of k copies the first block of channels again and again",
+        "conv_commit",
+    ),
+    Plant(
+        "nan-swallowed",
+        "stream",
+        "row = start + token_lanes",
+        """acc = tl.where(acc == acc, acc, 0.0)
+row = start + token_lanes""",
+        "a NaN leaves the product as zero",
+    ),
+    Plant(
         "decay-left-out",
         "prepare",
         "decay = tl.exp(log_decay)",

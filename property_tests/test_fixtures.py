@@ -32,7 +32,7 @@ def test_replays_as_stored(path: Path, device: str) -> None:
     fixture = fixtures.load(path)
     verdict = fixtures.replay(fixture, device=device)
     if verdict.outcome == Outcome.NOT_RUN:
-        pytest.skip(verdict.detail)
+        pytest.skip(f"not run: {verdict.detail}")
     assert verdict.outcome == fixture.expected, str(verdict)
 
 

@@ -5,6 +5,7 @@ The storage is only reserved; nothing but the pages that hold operands is ever t
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from kda_verify.build import build
 from kda_verify.case import Case
-from kda_verify.subjects import find
+from kda_verify.planted import Plant, planted
 
 PITCH = 2**31 + 64
 VERIFY = Case(
@@ -57,12 +58,14 @@ def operands(case: Case) -> list[str]:
     return [n for n, v in given.items() if isinstance(v, Tensor) and n not in dense]
 
 
-def results(case: Case, device: str, far: str | None) -> dict[str, Tensor]:
+def results(
+    case: Case, device: str, far: str | None, package: str = "kda_kernels"
+) -> dict[str, Tensor]:
     built = build(case, device)
     arguments: dict[str, Any] = dict(built.arguments)
     if far is not None:
         arguments[far] = spread(arguments[far], leading_axis(far))
-    function = getattr(__import__("kda_kernels"), SUBJECT[case.operation])
+    function = getattr(importlib.import_module(package), SUBJECT[case.operation])
     function(**arguments)
     return {n: v.clone() for n, v in arguments.items() if isinstance(v, Tensor)}
 
@@ -73,8 +76,23 @@ def results(case: Case, device: str, far: str | None) -> dict[str, Tensor]:
     ids=lambda value: value if isinstance(value, str) else value.operation,
 )
 def test_offsets_past_2_31(case: Case, operand: str, device: str) -> None:
-    assert find(SUBJECT[case.operation]).operation == case.operation
     near, far = results(case, device, None), results(case, device, operand)
     for name, tensor in near.items():
         same = torch.equal(tensor.view(torch.uint8), far[name].contiguous().view(torch.uint8))
         assert same, f"{name} changed when {operand} moved past 2^31 elements"
+
+
+def test_an_offset_of_31_bits_is_noticed(device: str) -> None:
+    """Bits are masked, not wrapped, so that the wrong address still lies in the pool."""
+    masked = Plant(
+        "offset-of-31-bits",
+        "stream",
+        "recurrent_state + slot * state_pitch",
+        "recurrent_state + ((slot * state_pitch) & 0x7FFFFFFF)",
+        "slots whose offset passes 2^31 elements are read elsewhere",
+    )
+    near = results(VERIFY, device, None)
+    with planted(masked) as package:
+        far = results(VERIFY, device, "recurrent_state", package)
+        assert torch.equal(near["out"], results(VERIFY, device, None, package)["out"])
+    assert not torch.equal(near["out"], far["out"])

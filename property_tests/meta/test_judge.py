@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kda_verify import strategies
+from kda_verify import fixtures, stages, strategies
 from kda_verify.build import Built, build
 from kda_verify.case import Case
+from kda_verify.determinism import repeat
 from kda_verify.expect import expect
 from kda_verify.judge import judge
 from kda_verify.plan import drawn
@@ -144,3 +145,30 @@ def test_a_kernel_that_kills_its_process_gets_a_verdict(monkeypatch: pytest.Monk
     assert verdict.outcome == Outcome.RAISED
     assert verdict.case == Case(heads=2)
     assert "process died" in verdict.detail
+
+
+def test_other_bits_at_a_repeat_are_noticed(device: str) -> None:
+    calls: list[None] = []
+
+    def drift(_: Built, returned: dict[str, Tensor]) -> dict[str, Tensor]:
+        calls.append(None)
+        if len(calls) == 3:
+            returned["out"].view(torch.int32).view(-1)[5] ^= 1
+        return returned
+
+    found = repeat(VERIFY, Altered(find("kda_mtp_verify"), drift), device)
+    assert (found.outcome, found.where) == (Outcome.INCORRECT, "out")
+    assert "call 3 of 3 gave other bits, element 5" in found.detail
+    assert repeat(VERIFY, find("kda_mtp_verify"), device).outcome == Outcome.PASS
+
+
+def test_a_stage_that_checks_nothing_or_breaks_does_not_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stages, "DETERMINISM", ())
+    monkeypatch.setattr(fixtures, "load_all", lambda: [])
+    assert stages.determinism("cpu")[0] == "not-run"
+    assert stages.regressions("cpu")[0] == "not-run"
+    assert stages.tests("test_of_nothing_*.py")[0] == "not-run"
+    broken = stages.timed("broken", lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    assert (broken.outcome, broken.detail) == ("fail", "ZeroDivisionError: division by zero")
