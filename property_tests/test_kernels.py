@@ -95,6 +95,8 @@ calls = [
     verify(1, 8, 1, 0, 1, 8), verify(1, 1, 16, 1, 2, 5), verify(17, 136, 12, 3, 2**16, 7),
     verify(256, 2048, 96, 16, 2**20, 8), verify(3, 24, 5, 2**31, 7, 6),
 ]
+unaligned = torch.empty(8 * 128 + 1, dtype=torch.bfloat16)[1:].view(1, 8, 1, 128)
+calls.append(verify(1, 8, 1, 0, 1, 8)._replace(x_q=unaligned))
 keys = {}
 for call in calls:
     for launch in plan_verify(call):
@@ -111,7 +113,7 @@ print(json.dumps({
 
 
 def test_one_variant_whatever_the_sizes_strides_and_counts() -> None:
-    """Requests, rows, heads, slots, pitches share a variant; capacities do by powers of two."""
+    """Whatever a call brings at run time, addresses included; capacities by powers of two."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-c", VARIANTS], capture_output=True, text=True, env=environment, cwd=ROOT,
