@@ -18,7 +18,14 @@ import triton
 import triton.language as tl
 
 from .launch import kernel
-from .recurrence import log_decay_of, request_rows, short_conv, strength_of, unit_vector
+from .recurrence import (
+    log_decay_of,
+    request_rows,
+    short_conv,
+    strength_of,
+    sum_of_products,
+    unit_vector,
+)
 
 
 @triton.jit
@@ -317,16 +324,16 @@ def prepare_kernel(
             is_token = token_lanes == entry
 
             # Rows of `keys` at and after the token are still zero, so the sum is over j < t.
-            with_key = strength * tl.sum(keys * key[None, :], axis=1)
-            y_row = -strength * (survival * key) - tl.sum(with_key[:, None] * y_rows, axis=0)
-            z_row = strength * value - tl.sum(with_key[:, None] * z_rows, axis=0)
+            with_key = strength * sum_of_products(keys, key[None, :], 1)
+            y_row = -strength * (survival * key) - sum_of_products(with_key[:, None], y_rows, 0)
+            z_row = strength * value - sum_of_products(with_key[:, None], z_rows, 0)
             keys = tl.where(is_token[:, None], key[None, :], keys)
             y_rows = tl.where(is_token[:, None], y_row[None, :], y_rows)
             z_rows = tl.where(is_token[:, None], z_row[None, :], z_rows)
 
-            with_query = tl.sum(keys * query[None, :], axis=1)
-            p_row = survival * query + tl.sum(with_query[:, None] * y_rows, axis=0)
-            w_row = tl.sum(with_query[:, None] * z_rows, axis=0)
+            with_query = sum_of_products(keys, query[None, :], 1)
+            p_row = survival * query + sum_of_products(with_query[:, None], y_rows, 0)
+            w_row = sum_of_products(with_query[:, None], z_rows, 0)
             tl.store(record + entry * K + key_lanes, p_row, mask=in_key)
             tl.store(record + CAPACITY * K + entry * V + value_lanes, w_row, mask=in_value)
             entry += 1

@@ -5,6 +5,15 @@ import triton.language as tl
 
 
 @triton.jit
+def sum_of_products(a, b, AXIS: tl.constexpr):
+    """Sum of a * b along an axis, with the same bits in every lane that ends up holding it."""
+    # A product added to what another lane sent would become one fused multiply-add, and each lane
+    # would round a different one of the two: lanes that share an element would disagree on it,
+    # and which of them reaches shared memory last would be a race. Adding zero rounds it first.
+    return tl.sum(tl.fma(a, b, 0.0), axis=AXIS)
+
+
+@triton.jit
 def sigmoid(x):
     """1 / (1 + exp(-x)), exponentiating only non-positive numbers so that nothing overflows."""
     decayed = tl.exp(-tl.abs(x))
@@ -54,7 +63,7 @@ def unit_vector(x, NORMALISE: tl.constexpr):
     """x / sqrt(sum x^2 + 1e-6), or x itself."""
     # Correctly rounded root and quotient: a vector of one power of two becomes exactly one-hot.
     if NORMALISE:
-        length = tl.sqrt_rn(tl.sum(x * x, axis=0) + 1e-6)
+        length = tl.sqrt_rn(sum_of_products(x, x, 0) + 1e-6)
         result = tl.div_rn(x, length)
     else:
         result = x
@@ -75,7 +84,7 @@ def short_conv(oldest, older, old, newest, tap_0, tap_1, tap_2, tap_3):
 def token_update(state, key, value, decay, strength):
     """One step S <- S diag(a) + b (v - S diag(a) k) k^T on a [V, K] tile of rows."""
     decayed = state * decay[None, :]
-    predicted = tl.sum(decayed * key[None, :], axis=1)
+    predicted = sum_of_products(decayed, key[None, :], 1)
     correction = strength * (value - predicted)
     return decayed + correction[:, None] * key[None, :]
 

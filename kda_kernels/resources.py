@@ -24,12 +24,16 @@ TARGETS = {
     "gfx950": GPUTarget("hip", "gfx950", 64),
 }
 
+_PTX_LINE = re.compile(r"^\s*((?:shfl|mov|mul|fma|add)\.[\w.]+)\s+(%\w+)(?:\|%\w+)?,([^;]*);", re.M)
+
 
 def _bind(launch: Launch, target: GPUTarget) -> tuple[Any, dict[str, str], Any, Any]:
     """Specialize a launch as Triton would on `target`: options, signature, constants, hints."""
     constants = dict(launch.constants)
     if "PRECISION" in constants:
         constants["PRECISION"] = targets.DOT_PRECISION[target.backend]
+    if target.backend == "hip":
+        constants.pop("maxnreg", None)
     function, backend = launch.kernel, make_backend(target)
     binder = create_function_from_signature(function.signature, function.params, backend)
     bound, specialization, options = binder(*launch.arguments, **constants)
@@ -51,16 +55,49 @@ def measure(launch: Launch, target: str) -> dict[str, int]:
 
     Returns:
         registers per thread, spills (local loads and stores on CUDA, spilled vector registers on
-        HIP) and shared memory in bytes.
+        HIP), shared memory in bytes, and on CUDA how many sums across lanes are contracted.
     """
     options, signature, constants, attributes = _bind(launch, TARGETS[target])
     source = ASTSource(launch.kernel, signature, constants, attributes)
     compiled = triton.compile(source, target=TARGETS[target], options=options.__dict__)
     if TARGETS[target].backend == "cuda":
         registers, spills = _cubin_usage(compiled.asm["cubin"])
+        contracted = {"contracted": contracted_sums(compiled.asm["ptx"])}
     else:
         registers, spills = _amdgcn_usage(compiled.asm["amdgcn"])
-    return {"registers": registers, "spills": spills, "shared": compiled.metadata.shared}
+        contracted = {}
+    shared = compiled.metadata.shared
+    return {"registers": registers, "spills": spills, "shared": shared, **contracted}
+
+
+def contracted_sums(ptx: str) -> int:
+    """Count additions of a value from another lane that are, or may become, fused multiply-adds.
+
+    Both lanes of an exchange hold their sum. An addition rounds alike in both; a fused
+    multiply-add rounds the other lane's product and not its own, so the two come to differ.
+    """
+    from_lanes: set[str] = set()
+    products: set[str] = set()
+    count = 0
+    for operation, result, operands in _PTX_LINE.findall(ptx):
+        sources = set(re.findall(r"%\w+", operands))
+        # A register may be written again: what was known of it no longer holds.
+        received = bool(sources & from_lanes)
+        multiplied = bool(sources & products)
+        from_lanes.discard(result)
+        products.discard(result)
+        if operation.startswith("shfl."):
+            from_lanes.add(result)
+        elif operation.startswith("mov."):
+            from_lanes.update({result} if received else ())
+            products.update({result} if multiplied else ())
+        elif operation.startswith("mul.") and operation.endswith("f32"):
+            products.add(result)
+        elif operation.startswith("fma."):
+            count += received
+        elif operation.startswith("add.") and operation.endswith("f32"):
+            count += received and multiplied
+    return count
 
 
 def _cubin_usage(cubin: bytes) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from .launch import kernel
-from .recurrence import request_rows, sigmoid
+from .recurrence import request_rows, sigmoid, sum_of_products
 
 
 @triton.jit
@@ -99,7 +99,7 @@ def stream_kernel(
             is_tiny = tl.max(tl.abs(acc), axis=1) < 2.0**-50
             lift = tl.where(is_tiny & (onorm_eps < 2.0**-80), 2.0**100, 1.0)
             lifted = acc * lift[:, None]
-            mean_square = tl.div_rn(tl.sum(lifted * lifted, axis=1), V * 1.0)
+            mean_square = tl.div_rn(sum_of_products(lifted, lifted, 1), V * 1.0)
             mean_square += onorm_eps * lift * lift
             # Lanes past the request hold zeros: give them a root that is not zero.
             root = tl.sqrt_rn(tl.where(is_token, mean_square, 1.0))

@@ -25,6 +25,9 @@ TILE_ELEMENTS = 4096
 """Elements of a state tile in the token-order kernels: 32 registers of each thread at 4 warps."""
 
 TILE_WARPS = 4
+TILE_REGISTERS = 128
+"""Most registers of a commit's thread on CUDA: left alone, the assembler stops at 96 and spills."""
+
 COPY_BLOCK = 1024
 COPY_WARPS = 4
 
@@ -49,6 +52,12 @@ def capacity(max_tokens: int) -> int:
 def tile_rows(key_size: int, value_size: int) -> int:
     """Value rows of a state tile in the token-order kernels."""
     return min(block(value_size), max(MIN_BLOCK, TILE_ELEMENTS // block(key_size)))
+
+
+def commit_options() -> dict[str, int]:
+    """Compiler options of the commit; only CUDA has a limit on registers."""
+    options = {"num_warps": TILE_WARPS}
+    return {**options, "maxnreg": TILE_REGISTERS} if backend() == "cuda" else options
 
 
 def prepare_warps(key_size: int, value_size: int) -> int:

@@ -1,4 +1,4 @@
-"""Run ten small cases of our kernels under compute-sanitizer, one process per tool.
+"""Run twenty small cases of our kernels under compute-sanitizer, one process per tool.
 
 `python -m kda_verify.sanitize --json FILE` on a machine with a CUDA GPU. The caching allocator is
 off, so that an access past an operand's storage is an error and not a neighbour.
@@ -22,9 +22,9 @@ from .subjects import find
 
 TOOLS = ("memcheck", "initcheck", "racecheck")
 DRAWN = (
-    Draws("kda_mtp_verify", "verify_cases", 6),
-    Draws("kda_replay_commit", "commit_cases", 3),
-    Draws("kda_conv_commit", "conv_commit_cases", 1),
+    Draws("kda_mtp_verify", "verify_cases", 12),
+    Draws("kda_replay_commit", "commit_cases", 6),
+    Draws("kda_conv_commit", "conv_commit_cases", 2),
 )
 FAULT = 86
 """Exit code that compute-sanitizer is asked to give when it found something."""

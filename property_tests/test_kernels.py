@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import kda_kernels
-from kda_kernels import registration
+from kda_kernels import offline, registration
 from kda_kernels.plan import CommitOperands, ConvCommitOperands, VerifyOperands
+from kda_kernels.resources import contracted_sums
 from kda_verify.build import build
 from kda_verify.case import Case
 
@@ -125,8 +126,38 @@ def test_one_variant_whatever_the_sizes_strides_and_counts() -> None:
     assert found["capacities"] == 5
 
 
+SHUFFLE = "shfl.sync.bfly.b32 %r2|%p1, %r1, 16, 31, -1;"
+
+
+@pytest.mark.parametrize(
+    ("instructions", "count"),
+    [
+        (["mul.f32 %r1, %r8, %r9;", SHUFFLE, "fma.rn.f32 %r3, %r8, %r9, %r2;"], 1),
+        (["mul.f32 %r1, %r8, %r9;", SHUFFLE, "add.f32 %r3, %r1, %r2;"], 1),
+        (["mul.f32 %r1, %r8, %r9;", SHUFFLE, "mov.b32 %f1, %r2;", "add.f32 %f3, %f1, %r1;"], 1),
+        (["fma.rn.f32 %r1, %r8, %r9, 0f00000000;", SHUFFLE, "add.f32 %r3, %r1, %r2;"], 0),
+        (["add.f32 %r1, %r8, %r9;", SHUFFLE, "add.f32 %r3, %r1, %r2;"], 0),
+        ([SHUFFLE, "add.f32 %r2, %r8, %r9;", "fma.rn.f32 %r3, %r8, %r9, %r2;"], 0),
+    ],
+    ids=["fused", "may be fused", "through a copy", "rounded", "no product", "overwritten"],
+)
+def test_contracted_sums_are_counted(instructions: list[str], count: int) -> None:
+    """A lane that fuses its own product into a sum disagrees with the lane it exchanged with."""
+    assert contracted_sums("\n".join(f"\t{line}" for line in instructions)) == count
+
+
+def test_a_contracted_sum_fails_the_gate() -> None:
+    """Beside a spill, and on CUDA targets only, where it can be read."""
+    row = {"registers": 8, "spills": 0, "shared": 0, "contracted": 2}
+    assert offline.faults({"prepare/x/sm_80": row}) == [
+        "prepare/x/sm_80 contracts 2 sums across lanes, must be 0"
+    ]
+    del row["contracted"]
+    assert offline.faults({"prepare/x/gfx942": row}) == []
+
+
 def test_resources_are_as_recorded() -> None:
-    """Compile every default configuration for every target; no spill on sm_90 and sm_100."""
+    """Compile every default configuration for every target; no spill, no lanes that disagree."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-m", "kda_kernels.offline", "--check", "fixtures/resources.json"],
