@@ -311,7 +311,7 @@ def plan_commit(o: CommitOperands) -> list[Launch]:
         TILES=tiles,
         NORMALISE=o.use_qk_l2norm_in_kernel,
         HAS_TRACK=o.mamba_track_indices is not None,
-        **targets.commit_options(),
+        **targets.commit_options(targets.capability(o.checkpoint_state.device)),
     )
     return [Launch(commit_kernel, layers * requests * value_heads * tiles, arguments, constants)]
 

@@ -14,6 +14,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
 from . import targets
+from .commit import commit_kernel
 from .launch import Launch
 
 TARGETS = {
@@ -32,8 +33,8 @@ def _bind(launch: Launch, target: GPUTarget) -> tuple[Any, dict[str, str], Any, 
     constants = dict(launch.constants)
     if "PRECISION" in constants:
         constants["PRECISION"] = targets.DOT_PRECISION[target.backend]
-    if target.backend == "hip":
-        constants.pop("maxnreg", None)
+    if launch.kernel is commit_kernel:
+        constants.update(targets.commit_options(target.arch))
     function, backend = launch.kernel, make_backend(target)
     binder = create_function_from_signature(function.signature, function.params, backend)
     bound, specialization, options = binder(*launch.arguments, **constants)

@@ -19,11 +19,11 @@ acc = tl.dot(p_tile, tl.trans(s_tile), acc, input_precision=PRECISION)""",
 TF32_COMMIT_PRODUCT = Plant(
     "tf32-commit-product",
     "recurrence",
-    "predicted = tl.sum(decayed * key[None, :], axis=1)",
+    "predicted = sum_of_products(decayed, key[None, :], 1)",
     """key_bits = (key.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
 state_bits = (decayed.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
 coarse = state_bits.to(tl.float32, bitcast=True)
-predicted = tl.sum(coarse * key_bits.to(tl.float32, bitcast=True)[None, :], axis=1)""",
+predicted = sum_of_products(coarse, key_bits.to(tl.float32, bitcast=True)[None, :], 1)""",
     "snapshots and commit predict the value with both operands in TF32",
     "commit",
 )
@@ -138,8 +138,8 @@ row = start + token_lanes""",
     Plant(
         "eps-outside-root",
         "recurrence",
-        "length = tl.sqrt_rn(tl.sum(x * x, axis=0) + 1e-6)",
-        "length = tl.sqrt_rn(tl.sum(x * x, axis=0)) + 1e-6",
+        "length = tl.sqrt_rn(sum_of_products(x, x, 0) + 1e-6)",
+        "length = tl.sqrt_rn(sum_of_products(x, x, 0)) + 1e-6",
         "the eps of the key norm stands outside its root",
     ),
     Plant(
