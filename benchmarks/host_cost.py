@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from kda_verify import summary
-from kda_verify.build import build
-from kda_verify.case import Case
+from kda_verify.cases.build import build
+from kda_verify.cases.case import Case
 
 CALLS, WARM_UP = 400, 20
 

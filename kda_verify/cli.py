@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from .judging.verdict import Verdict
     from .plan import Draws
     from .stages import StageResult
-    from .verdict import Verdict
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -261,8 +261,8 @@ def _list(options: argparse.Namespace) -> int:
 
 def _replay(options: argparse.Namespace) -> int:
     from . import fixtures
-    from .case import Case
-    from .judge import judge
+    from .cases.case import Case
+    from .judging.judge import judge
     from .subjects import find
 
     path = Path(options.case)

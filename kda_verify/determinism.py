@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from .build import build
-from .case import Case
+from .cases.build import build
+from .cases.case import Case
+from .judging.verdict import Outcome, Verdict
 from .subjects.base import Subject
-from .verdict import Outcome, Verdict
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

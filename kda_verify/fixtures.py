@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .build import build
-from .case import Case
-from .expect import Answer, expect
-from .judge import judge
+from .cases.build import build
+from .cases.case import Case
+from .judging.expect import Answer, expect
+from .judging.judge import judge
+from .judging.verdict import Outcome, Verdict
 from .subjects import Subject, find
 from .subjects.base import effective_precision
-from .verdict import Outcome, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent / "fixtures"
 REGRESSIONS, EXACT = ROOT / "regressions", ROOT / "exact"

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from . import strategies
-from .case import Case
+from .cases import strategies
+from .cases.case import Case
 
 VARIANT_COUNT, VARIANT_SEED = 60, 20260
 
@@ -21,7 +21,7 @@ class Draws:
 
     Attributes:
         subject: name of the subject.
-        strategy: name of a strategy in `kda_verify.strategies`.
+        strategy: name of a strategy in `kda_verify.cases.strategies`.
         examples: how many cases.
     """
 

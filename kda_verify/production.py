@@ -21,13 +21,13 @@ import kda_ref
 from kda_ref import Bounded
 
 from . import summary
-from .assembly import Built
-from .case import Case
-from .compare import Finding, compare
-from .expect import Answer, verify_expectations
+from .cases.assembly import Built
+from .cases.case import Case
+from .judging.compare import Finding, compare
+from .judging.expect import Answer, verify_expectations
+from .judging.verdict import Outcome
 from .subjects.base import effective_precision, interpreted
 from .subjects.ours import DSPARK
-from .verdict import Outcome
 
 HEADS, TOKENS, REQUESTS = (12, 24, 48, 96), (1, 2, 4, 8, 16), (1, 8, 64, 256)
 SIZE, LOWER_BOUND, SLICE_BYTES = 128, -5.0, 4 << 30

@@ -15,11 +15,11 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
 
-from .case import Case
-from .judge import judge
+from .cases.case import Case
+from .judging.judge import judge
+from .judging.verdict import Outcome, Verdict
 from .plan import Batch
 from .subjects import find
-from .verdict import Outcome, Verdict
 
 SHRINK_EXAMPLES = 400
 

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from . import summary
-from .case import Case
-from .judge import judge
+from .cases.case import Case
+from .judging.judge import judge
 from .plan import Batch, Draws
 from .subjects import find
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from . import fixtures
 from .determinism import repeat
+from .judging.verdict import Outcome
 from .plan import Batch, Draws
 from .subjects import find
-from .verdict import Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 DETERMINISM = (

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from .judging.verdict import Outcome, Verdict
 from .subjects.base import interpreted
-from .verdict import Outcome, Verdict
 
 CLASSES = ("fp32", "tf32", "bf16", "none")
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 import kda_ref
 from kda_ref import stages
-from kda_verify.arena import POISON_INDEX
-from kda_verify.build import Built, build
-from kda_verify.case import (
+from kda_verify.cases.arena import POISON_INDEX
+from kda_verify.cases.build import Built, build
+from kda_verify.cases.case import (
     BETA_FORMS,
     BETAS,
     GATE_FORMS,

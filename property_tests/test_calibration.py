@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from kda_ref import budget, kda_mtp_verify
-from kda_verify.calibrate import HIGHEST, LOWEST, Row, measure, ratios
-from kda_verify.calibrate_regimes import REGIMES, draw
-from kda_verify.calibrate_report import BEGIN, END, write_tables
-from kda_verify.emulate import FORMS, Emulation
-from kda_verify.emulate_arithmetic import Arithmetic, cut_to_tf32, three_products, to_tf32
+from kda_verify.emulation.arithmetic import Arithmetic, cut_to_tf32, three_products, to_tf32
+from kda_verify.emulation.calibrate import HIGHEST, LOWEST, Row, measure, ratios
+from kda_verify.emulation.classes import FORMS, Emulation
+from kda_verify.emulation.regimes import REGIMES, draw
+from kda_verify.emulation.report import BEGIN, END, write_tables
 
 QUICK = ("serving", "saturated", "softplus", "channel -500", "doubled", "near repeated", "spread")
 FORMS_HERE = ("token", "one-pass", "chunk-16")

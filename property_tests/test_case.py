@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kda_verify import strategies
-from kda_verify.case import Case
+from kda_verify.cases import strategies
+from kda_verify.cases.case import Case
 
 ANY_CASE = st.one_of(
     strategies.verify_cases(),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kda_verify import cli, fixtures
-from kda_verify.case import Case
-from kda_verify.judge import judge
+from kda_verify.cases.case import Case
+from kda_verify.judging.judge import judge
 from kda_verify.subjects import find
 
 ONE = Case(lengths=(2,), capacity=2).to_json()
@@ -100,8 +100,8 @@ def test_a_failure_is_shrunk_stored_and_ends_with_code_1(
 ) -> None:
     """The runner, fed by a kernel with a planted fault, in this process."""
     from kda_verify import run as runner
+    from kda_verify.faults.planted import Planted
     from kda_verify.plan import Batch, Draws
-    from kda_verify.planted import Planted
 
     planted = Planted(find("kda_replay_commit"), "no carry")
     monkeypatch.setattr(runner, "find", lambda name: planted)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from kda_ref import Bounded
-from kda_verify.compare import check_aliasing, check_returned, compare
-from kda_verify.expect import Answer, Expectation
-from kda_verify.verdict import Outcome
+from kda_verify.judging.compare import check_aliasing, check_returned, compare
+from kda_verify.judging.expect import Answer, Expectation
+from kda_verify.judging.verdict import Outcome
 
 NAN, INF = math.nan, math.inf
 

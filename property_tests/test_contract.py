@@ -15,12 +15,12 @@ from torch import Tensor
 
 import kda_kernels
 from kda_kernels.contract import CONTRACTS, DSPARK, MTP_VERIFY, Clause, Contract, markdown
-from kda_verify import strategies
-from kda_verify.boundaries import boundaries
-from kda_verify.build import build
-from kda_verify.case import Case
-from kda_verify.example_calls import complete, example
-from kda_verify.invalid import Mutation, mutations
+from kda_verify.cases import strategies
+from kda_verify.cases.build import build
+from kda_verify.cases.case import Case
+from kda_verify.invalid.boundaries import boundaries
+from kda_verify.invalid.catalogue import Mutation, mutations
+from kda_verify.invalid.example_calls import complete, example
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "mtp": kda_kernels.kda_mtp_verify,

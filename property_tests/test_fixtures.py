@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from kda_verify import fixtures
-from kda_verify.case import Case
+from kda_verify.cases.case import Case
 from kda_verify.fixtures import Fixture, Provenance
+from kda_verify.judging.verdict import Outcome, Verdict
 from kda_verify.subjects import find
-from kda_verify.verdict import Outcome, Verdict
 
 FILES = sorted([*fixtures.REGRESSIONS.glob("*.json"), *fixtures.EXACT.glob("*.json")])
 SMALL = Fixture(

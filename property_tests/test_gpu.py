@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kda_kernels import kda_mtp_verify, kda_replay_commit
-from kda_verify.build import build
-from kda_verify.case import Case
+from kda_verify.cases.build import build
+from kda_verify.cases.case import Case
 
 NO_GPU = not torch.cuda.is_available()
 pytestmark = [

@@ -16,8 +16,8 @@ import kda_kernels
 from kda_kernels import offline, registration
 from kda_kernels.plan import CommitOperands, ConvCommitOperands, VerifyOperands
 from kda_kernels.resources import contracted_sums
-from kda_verify.build import build
-from kda_verify.case import Case
+from kda_verify.cases.build import build
+from kda_verify.cases.case import Case
 
 ROOT = Path(__file__).resolve().parent.parent
 VERIFY = Case(

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, reject, settings
 
-from kda_verify.case import Case
-from kda_verify.laws import LAWS, Law, OutOfRange, check
-from kda_verify.strategies import recurrent_cases, verify_cases
+from kda_verify.cases.case import Case
+from kda_verify.cases.strategies import recurrent_cases, verify_cases
+from kda_verify.laws.catalogue import LAWS, Law, OutOfRange, check
 from kda_verify.subjects import find
 
 SIZES = (16, 20, 17, 32)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from kda_verify.case import Case
-from kda_verify.laws import Law
-from kda_verify.strategies import commit_cases, conv_commit_cases
+from kda_verify.cases.case import Case
+from kda_verify.cases.strategies import commit_cases, conv_commit_cases
+from kda_verify.laws.catalogue import Law
 
 from .test_laws import EXAMPLES, SIZES, assert_holds, laws_of
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kda_verify.build import build
-from kda_verify.case import Case
-from kda_verify.planted import Plant, planted
+from kda_verify.cases.build import build
+from kda_verify.cases.case import Case
+from kda_verify.faults.planted import Plant, planted
 
 PITCH = 2**31 + 64
 VERIFY = Case(

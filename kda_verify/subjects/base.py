@@ -13,8 +13,8 @@ from torch import Tensor
 
 from kda_ref import Precision
 
-from ..build import Built
-from ..case import Case
+from ..cases.build import Built
+from ..cases.case import Case
 
 Condition = tuple[str, Callable[[Case], bool]]
 

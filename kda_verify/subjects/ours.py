@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kda_ref import Precision
 
-from ..build import Built
+from ..cases.build import Built
 from .base import Claims
 
 # The state product may spread a NaN of one token over its request and head: 0 * NaN.

@@ -9,16 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from kda_verify import fixtures, stages, strategies
-from kda_verify.build import Built, build
-from kda_verify.case import Case
+from kda_verify import fixtures, stages
+from kda_verify.cases import strategies
+from kda_verify.cases.build import Built, build
+from kda_verify.cases.case import Case
 from kda_verify.determinism import repeat
-from kda_verify.expect import expect
-from kda_verify.judge import judge
+from kda_verify.judging.expect import expect
+from kda_verify.judging.judge import judge
+from kda_verify.judging.verdict import Outcome
 from kda_verify.plan import drawn
 from kda_verify.subjects import Claims, Subject, find
 from kda_verify.subjects.base import effective_precision
-from kda_verify.verdict import Outcome
 
 VERIFY = Case(lengths=(2, 1), capacity=2, records=("rings", "snapshots"), heads=2, size_k=32)
 RECURRENT = Case(operation="recurrent", conv=False, lengths=(2, 3), capacity=3)

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kda_verify.build import Built
-from kda_verify.case import Case
-from kda_verify.laws import FAMILIES, LAWS, Law, check
+from kda_verify.cases.build import Built
+from kda_verify.cases.case import Case
+from kda_verify.laws.catalogue import FAMILIES, LAWS, Law, check
 from kda_verify.subjects import Subject, find
 
 Operands = dict[str, Any]

@@ -18,13 +18,14 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import kda_kernels
-from kda_verify import fixtures, strategies
-from kda_verify.case import Case
-from kda_verify.judge import judge
-from kda_verify.planted import FAULTS, Plant, Planted, planted
-from kda_verify.plants import PLANTS, find_plant
+from kda_verify import fixtures
+from kda_verify.cases import strategies
+from kda_verify.cases.case import Case
+from kda_verify.faults.planted import FAULTS, Plant, Planted, planted
+from kda_verify.faults.plants import PLANTS, find_plant
+from kda_verify.judging.judge import judge
+from kda_verify.judging.verdict import Outcome
 from kda_verify.subjects import Subject, find, ours
-from kda_verify.verdict import Outcome
 
 SUBJECT_OF = {
     "verify": "kda_mtp_verify",

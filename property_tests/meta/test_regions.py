@@ -7,7 +7,17 @@ from functools import cache
 
 import pytest
 
-from kda_verify.case import BETA_FORMS, BETAS, GATE_FORMS, GATES, KEYS, STATES, TAPS, VALUES, Case
+from kda_verify.cases.case import (
+    BETA_FORMS,
+    BETAS,
+    GATE_FORMS,
+    GATES,
+    KEYS,
+    STATES,
+    TAPS,
+    VALUES,
+    Case,
+)
 from kda_verify.plan import OURS, PEERS, batches
 
 

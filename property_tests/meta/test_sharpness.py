@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kda_verify.build import build
-from kda_verify.case import Case
-from kda_verify.sharpness import (
+from kda_verify.cases.build import build
+from kda_verify.cases.case import Case
+from kda_verify.faults.sharpness import (
     SHARE,
     STRATEGY_OF,
     WORST_RATIO,

@@ -11,16 +11,11 @@ from torch import Tensor
 
 from kda_ref import UNIT_ROUNDOFF, Precision
 
-from .build import Built, build
-from .case import Case
+from ..cases.build import Built, build
+from ..cases.case import Case
+from ..subjects.base import Subject, effective_precision, poisoned_allocations, recorded_kernels
 from .compare import Finding, check_aliasing, check_returned, compare
 from .expect import Answer, expect
-from .subjects.base import (
-    Subject,
-    effective_precision,
-    poisoned_allocations,
-    recorded_kernels,
-)
 from .verdict import Outcome, Verdict
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from .case import Case
+from ..cases.case import Case
 
 
 class Outcome(str, Enum):

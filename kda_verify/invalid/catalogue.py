@@ -16,8 +16,8 @@ from kda_kernels.contract.operand import Operand, Option
 
 from . import mutations as step
 from .example_calls import complete, example
-from .invalid_values import value_steps
 from .mutations import Arguments, Change
+from .values import value_steps
 
 # Wrong types of each kind of option: the next best thing a caller might pass.
 WRONG_KINDS: dict[str, dict[str, object]] = {

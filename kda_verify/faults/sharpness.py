@@ -1,6 +1,6 @@
 """Sharpness: how surely the budget tells one product in TF32 from the real kernel.
 
-    python -m kda_verify.sharpness --cases 5000 --device cuda --workers 14
+    python -m kda_verify.faults.sharpness --cases 5000 --device cuda --workers 14
 
 Every drawn case goes to the real kernel and to a copy of it with one product in TF32, under one
 answer of the oracle. A case counts where the product has anything to round:
@@ -34,17 +34,17 @@ from torch import Tensor
 
 import kda_ref
 
-from .build import Built, build
-from .case import Case
-from .compare import Finding, compare
-from .expect import Answer, expect
-from .plan import Batch, Draws, batches
+from ..cases.build import Built, build
+from ..cases.case import Case
+from ..judging.compare import Finding, compare
+from ..judging.expect import Answer, expect
+from ..judging.verdict import Outcome
+from ..plan import Batch, Draws, batches
+from ..run import start_worker
+from ..subjects import Subject, ours
+from ..subjects.base import effective_precision
 from .planted import planted
 from .plants import TF32_COMMIT_PRODUCT, TF32_STATE_PRODUCT
-from .run import start_worker
-from .subjects import Subject, ours
-from .subjects.base import effective_precision
-from .verdict import Outcome
 
 WORST_RATIO, LEAST_SHARE = 0.5, 0.95
 """What must hold: worst ratio of the real kernel, share of the counted copies that fail."""
@@ -273,7 +273,7 @@ def _copy_for(subject: str) -> str:
 
 def main() -> int:
     """Measure every kernel in worker processes; exit code 0 where all limits hold."""
-    parser = argparse.ArgumentParser("kda_verify.sharpness", description=__doc__)
+    parser = argparse.ArgumentParser("kda_verify.faults.sharpness", description=__doc__)
     parser.add_argument("--cases", type=int, default=200, help="cases per kernel, about [200]")
     parser.add_argument("--device", default="cpu", help="cpu or cuda [cpu]")
     parser.add_argument("--workers", type=int, default=1, help="processes [1]")

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from kda_ref import Precision
 
-from . import laws_axes, laws_pools, laws_rows, laws_schedule
-from .build import Built, build
-from .case import Case
-from .draw import Draw
-from .laws_calls import COLUMNS, Call, OutOfRange, Results, bound_call, kernel_call
-from .laws_fit import (
+from ..cases.build import Built, build
+from ..cases.case import Case
+from ..cases.draw import Draw
+from ..subjects.base import Subject, effective_precision
+from . import axes, pools, rows, schedule
+from .calls import COLUMNS, Call, OutOfRange, Results, bound_call, kernel_call
+from .fit import (
     as_batch,
     finite,
     layered,
@@ -38,7 +39,6 @@ from .laws_fit import (
     with_records,
     without_norm,
 )
-from .subjects.base import Subject, effective_precision
 
 Pairs = Iterator[tuple[Results, Results]]
 BITWISE, BUDGET = "bitwise", "budget"
@@ -115,46 +115,46 @@ def _for(operations: tuple[str, ...], name: str, pairs: Callable[..., Pairs],
 
 
 LAWS: tuple[Law, ...] = (
-    *_for(_EVERY, "repeat", laws_pools.repeat, _ALWAYS),
-    *_for(_EVERY, "strides", laws_pools.strides, _ALWAYS),
-    *_for(_EVERY, "permute requests", laws_rows.permute_requests, _ALWAYS, fit=several),
-    *_for(_POOLED, "permute slots and rows", laws_pools.permute_slots, _ALWAYS, fit=several),
-    *_for(_STATEFUL, "permute heads", laws_axes.permute_heads, _ALWAYS, fit=spacious),
-    *_for(_POOLED, "padding position", laws_rows.padding_position, _ALWAYS, fit=several),
-    *_for(_EVERY, "packed = separate", laws_rows.separate, _ALWAYS, fit=several),
-    *_for(_EVERY, "drop a request", laws_rows.drop_request, _ALWAYS, fit=several),
-    *_for(("verify", "recurrent"), "causality", laws_rows.causality, _ALWAYS, fit=steps),
-    Law("slack rows", "verify", laws_rows.slack_rows, _ALWAYS),
-    Law("spare capacity", "verify", laws_rows.spare_capacity, _ALWAYS, fit=uneven_capacity),
-    Law("next capacity", "verify", laws_rows.next_capacity, _NEVER),
-    Law("records alone", "verify", laws_rows.records_alone, _ALWAYS, fit=with_records),
-    Law("silent snapshots", "verify", laws_rows.snapshots_silent, _ALWAYS, fit=with_records),
-    Law("batched = packed", "recurrent", laws_pools.batched, _NEVER, fit=as_batch),
-    Law("all layers = each layer", "commit", laws_pools.layer_by_layer, _ALWAYS, fit=layered),
-    Law("all layers = each layer", "conv_commit", laws_pools.layer_by_layer, _ALWAYS,
+    *_for(_EVERY, "repeat", pools.repeat, _ALWAYS),
+    *_for(_EVERY, "strides", pools.strides, _ALWAYS),
+    *_for(_EVERY, "permute requests", rows.permute_requests, _ALWAYS, fit=several),
+    *_for(_POOLED, "permute slots and rows", pools.permute_slots, _ALWAYS, fit=several),
+    *_for(_STATEFUL, "permute heads", axes.permute_heads, _ALWAYS, fit=spacious),
+    *_for(_POOLED, "padding position", rows.padding_position, _ALWAYS, fit=several),
+    *_for(_EVERY, "packed = separate", rows.separate, _ALWAYS, fit=several),
+    *_for(_EVERY, "drop a request", rows.drop_request, _ALWAYS, fit=several),
+    *_for(("verify", "recurrent"), "causality", rows.causality, _ALWAYS, fit=steps),
+    Law("slack rows", "verify", rows.slack_rows, _ALWAYS),
+    Law("spare capacity", "verify", rows.spare_capacity, _ALWAYS, fit=uneven_capacity),
+    Law("next capacity", "verify", rows.next_capacity, _NEVER),
+    Law("records alone", "verify", rows.records_alone, _ALWAYS, fit=with_records),
+    Law("silent snapshots", "verify", rows.snapshots_silent, _ALWAYS, fit=with_records),
+    Law("batched = packed", "recurrent", pools.batched, _NEVER, fit=as_batch),
+    Law("all layers = each layer", "commit", pools.layer_by_layer, _ALWAYS, fit=layered),
+    Law("all layers = each layer", "conv_commit", pools.layer_by_layer, _ALWAYS,
         fit=layered),
-    Law("entries past the accepted", "commit", laws_pools.past_accepted, _ALWAYS),
-    Law("tracked step", "commit", laws_pools.tracked_step, _ALWAYS, fit=tracked),
-    *_for(_STATEFUL, "permute value columns", laws_axes.permute_values, _ALWAYS, fit=without_norm),
-    Law("permute normed columns", "verify", laws_axes.permute_values, _NEVER, fit=normed),
-    *_for(_STATEFUL, "permute key channels", laws_axes.permute_keys, _NEVER),
-    Law("permute conv channels", "conv_commit", laws_axes.permute_channels, _ALWAYS),
-    *_for(_STATEFUL, "flip key channels", laws_axes.flip_channels, _ALWAYS, fit=pre_processed,
+    Law("entries past the accepted", "commit", pools.past_accepted, _ALWAYS),
+    Law("tracked step", "commit", pools.tracked_step, _ALWAYS, fit=tracked),
+    *_for(_STATEFUL, "permute value columns", axes.permute_values, _ALWAYS, fit=without_norm),
+    Law("permute normed columns", "verify", axes.permute_values, _NEVER, fit=normed),
+    *_for(_STATEFUL, "permute key channels", axes.permute_keys, _NEVER),
+    Law("permute conv channels", "conv_commit", axes.permute_channels, _ALWAYS),
+    *_for(_STATEFUL, "flip key channels", axes.flip_channels, _ALWAYS, fit=pre_processed,
           signed_zeros=False),
-    *_for(_STATEFUL, "negate k and v", laws_axes.negate_pairs, _ALWAYS, fit=pre_processed,
+    *_for(_STATEFUL, "negate k and v", axes.negate_pairs, _ALWAYS, fit=pre_processed,
           signed_zeros=False),
-    *_for(_STATEFUL, "scale v and S", laws_axes.scale_values, _ALWAYS, fit=scalable),
-    *_for(_STATEFUL, "additivity", laws_axes.additivity, _NEVER, fit=linear),
-    *_for(("verify", "recurrent"), "idle token", laws_axes.idle_token, _IN_ORDER,
+    *_for(_STATEFUL, "scale v and S", axes.scale_values, _ALWAYS, fit=scalable),
+    *_for(_STATEFUL, "additivity", axes.additivity, _NEVER, fit=linear),
+    *_for(("verify", "recurrent"), "idle token", axes.idle_token, _IN_ORDER,
           fit=with_idle_room, signed_zeros=False),
-    Law("split and resume", "verify", laws_schedule.split_and_resume, _IN_ORDER, fit=steps,
-        bounds=laws_schedule.split_bounds, needs=("conv_commit",)),
+    Law("split and resume", "verify", schedule.split_and_resume, _IN_ORDER, fit=steps,
+        bounds=schedule.split_bounds, needs=("conv_commit",)),
     # A kernel that adds the given state to zeros, as FLA's does, reads -0 as 0.
-    Law("split and resume", "recurrent", laws_schedule.split_sequences, _ALWAYS, fit=steps,
+    Law("split and resume", "recurrent", schedule.split_sequences, _ALWAYS, fit=steps,
         signed_zeros=False),
-    Law("split and resume", "commit", laws_schedule.split_commit, _ALWAYS, fit=steps),
-    Law("verify then commit", "verify", laws_schedule.verify_then_commit, _NEVER, fit=steps,
-        bounds=laws_schedule.verify_then_commit_bounds, needs=("commit", "conv_commit")),
+    Law("split and resume", "commit", schedule.split_commit, _ALWAYS, fit=steps),
+    Law("verify then commit", "verify", schedule.verify_then_commit, _NEVER, fit=steps,
+        bounds=schedule.verify_then_commit_bounds, needs=("commit", "conv_commit")),
 )  # fmt: skip
 
 

@@ -10,10 +10,10 @@ import torch
 from kda_kernels.contract import Contract
 
 from . import mutations as step
+from .catalogue import Mutation, base_of, tracking
 from .example_calls import complete, example
-from .invalid import Mutation, base_of, tracking
-from .invalid_values import live_requests, spare_slot
 from .mutations import Arguments, Change
+from .values import live_requests, spare_slot
 
 Cases = Iterator[tuple[str, str, Change]]
 RINGS = {

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from .build import Built
-from .draw import Draw
-from .laws_calls import Arguments, Call, Results
-from .laws_rows import NO_ROW, Pairs, Seat, reseat, seats, shuffled
+from ..cases.build import Built
+from ..cases.draw import Draw
+from .calls import Arguments, Call, Results
+from .rows import NO_ROW, Pairs, Seat, reseat, seats, shuffled
 
 # One letter per axis: h query heads, H value heads, k and v channels, C conv channels; others
 # are never touched. (hk) is one axis of h*k channels. Leading layer axes are left out.

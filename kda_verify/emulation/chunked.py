@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .emulate_arithmetic import Arithmetic
-from .emulate_forms import Operands
+from .arithmetic import Arithmetic
+from .forms import Operands
 
 
 def chunked(x: Operands, arithmetic: Arithmetic, *, size: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .emulate_arithmetic import Arithmetic
+from .arithmetic import Arithmetic
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from torch import Tensor
 import kda_ref
 from kda_ref import Bounded, Precision, stored
 
-from .arena import dense
-from .build import Built
-from .subjects.base import Subject
+from ..cases.arena import dense
+from ..cases.build import Built
+from ..subjects.base import Subject
 
 Arguments = dict[str, Any]
 Results = dict[tuple[str, int], Tensor]

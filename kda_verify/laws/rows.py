@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .build import Built
-from .draw import Draw
-from .laws_calls import RINGS, WINDOWS, Arguments, Call, Results, lengths, live
+from ..cases.build import Built
+from ..cases.draw import Draw
+from .calls import RINGS, WINDOWS, Arguments, Call, Results, lengths, live
 
 Pairs = Iterator[tuple[Results, Results]]
 ROWS = ("x_q", "x_k", "x_v", "q", "k", "v", "g", "beta", "onorm_gate")

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from kda_ref import UNIT_ROUNDOFF, Precision
 
-from .emulate_arithmetic import Arithmetic
-from .emulate_chunked import chunked
-from .emulate_forms import Form, Operands, one_pass, token_order
+from .arithmetic import Arithmetic
+from .chunked import chunked
+from .forms import Form, Operands, one_pass, token_order
 
 FORMS: dict[str, Form] = {
     "token": token_order,

@@ -12,7 +12,7 @@ from torch import Tensor
 import kda_ref
 from kda_ref import Bounded, Precision, cast, stored
 
-from .build import Built
+from ..cases.build import Built
 
 Index = tuple[int | slice, ...]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .build import Built
-from .subjects.base import Subject
+from ..cases.build import Built
+from ..subjects.base import Subject
 
 PACKAGE = "kda_kernels"
 

@@ -1,7 +1,7 @@
 """Calibrate the error budget: correct emulations of each precision class against every class.
 
-`python -m kda_verify.calibrate` prints the measurements and fails where one lies outside its band;
-`--write docs/tolerance.md` also puts the tables into the document, between its markers.
+`python -m kda_verify.emulation.calibrate` prints the measurements and fails where one lies outside
+its band; `--write docs/tolerance.md` also puts the tables into the document, between its markers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from kda_ref import MtpResult, kda_mtp_verify, stored
 
-from .calibrate_regimes import REGIMES, Regime, draw
-from .calibrate_report import print_tables, write_tables
-from .emulate import FORMS, Emulation
+from .classes import FORMS, Emulation
+from .regimes import REGIMES, Regime, draw
+from .report import print_tables, write_tables
 
 KINDS = {"fp32": "fp32", "tf32x3": "fp32", "tf32": "tf32", "bf16": "bf16"}
 """Products that are calibrated, and the class each must fit."""
@@ -144,7 +144,9 @@ def measure(
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, optionally write; 1 when a measurement is outside its band unexplained."""
-    parser = argparse.ArgumentParser(prog="python -m kda_verify.calibrate", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m kda_verify.emulation.calibrate", description=__doc__
+    )
     parser.add_argument("regimes", nargs="*", metavar="REGIME", help=f"of: {', '.join(REGIMES)}")
     parser.add_argument("--write", type=Path, metavar="FILE", help="document to update")
     options = parser.parse_args(arguments)

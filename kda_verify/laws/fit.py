@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .case import Case
+from ..cases.case import Case
 
 ROOM = 8
 """Largest capacity a law starts from: some ask for twice as much."""

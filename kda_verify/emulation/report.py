@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from .calibrate_regimes import REGIMES
+from .regimes import REGIMES
 
 if TYPE_CHECKING:
     from .calibrate import Row
 
-BEGIN = "<!-- calibration: begin (python -m kda_verify.calibrate --write docs/tolerance.md) -->"
+COMMAND = "python -m kda_verify.emulation.calibrate --write docs/tolerance.md"
+BEGIN = f"<!-- calibration: begin ({COMMAND}) -->"
 END = "<!-- calibration: end -->"
 CLASSES = {"fp32": ("fp32", "tf32x3"), "tf32": ("tf32",), "bf16": ("bf16",)}
 

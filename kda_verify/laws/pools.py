@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .build import Built, build
-from .draw import Draw
-from .laws_calls import RINGS, WINDOWS, Arguments, Call, Results, lengths, live
-from .laws_rows import Pairs, shuffled
+from ..cases.build import Built, build
+from ..cases.draw import Draw
+from .calls import RINGS, WINDOWS, Arguments, Call, Results, lengths, live
+from .rows import Pairs, shuffled
 
 SLOT_POOLS = {
     "verify": ("recurrent_state", "cs_q", "cs_k", "cs_v", *RINGS.values()),

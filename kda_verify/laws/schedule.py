@@ -9,10 +9,10 @@ from torch import Tensor
 
 from kda_ref import Precision
 
-from .build import Built
-from .draw import Draw
-from .laws_calls import RINGS, WINDOWS, Arguments, Call, Results, bounds, lengths, live
-from .laws_rows import Pairs, Seat, of, reseat, seats
+from ..cases.build import Built
+from ..cases.draw import Draw
+from .calls import RINGS, WINDOWS, Arguments, Call, Results, bounds, lengths, live
+from .rows import Pairs, Seat, of, reseat, seats
 
 POOLS = ("cs_q", "cs_k", "cs_v")
 

@@ -1,0 +1,1 @@
+"""Cases: what is drawn, and the tensors of a call built from it."""

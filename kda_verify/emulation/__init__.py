@@ -1,0 +1,1 @@
+"""Emulated kernels of known precision, and the calibration of the budget by them."""

@@ -1,0 +1,1 @@
+"""Planted faults: wrong kernels that the checks must find."""

@@ -1,0 +1,1 @@
+"""Invalid calls, and the valid ones beside them."""

@@ -1,0 +1,1 @@
+"""Judging: what must come back, how it is compared, and the verdict."""

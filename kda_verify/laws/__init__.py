@@ -1,0 +1,1 @@
+"""Metamorphic laws, as data."""
