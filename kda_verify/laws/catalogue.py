@@ -19,7 +19,7 @@ from ..cases.build import Built, build
 from ..cases.case import Case
 from ..cases.draw import Draw
 from ..subjects.base import Subject, effective_precision
-from . import axes, pools, rows, schedule
+from . import axes, containment, pools, rows, schedule
 from .calls import COLUMNS, Call, OutOfRange, Results, bound_call, kernel_call
 from .fit import (
     as_batch,
@@ -124,6 +124,9 @@ LAWS: tuple[Law, ...] = (
     *_for(_EVERY, "packed = separate", rows.separate, _ALWAYS, fit=several),
     *_for(_EVERY, "drop a request", rows.drop_request, _ALWAYS, fit=several),
     *_for(("verify", "recurrent"), "causality", rows.causality, _ALWAYS, fit=steps),
+    *_for(_EVERY, "containment of requests", containment.requests, _ALWAYS, fit=several),
+    *_for(_POOLED, "containment of slots", containment.slots, _ALWAYS, fit=several),
+    *_for(_STATEFUL, "containment of heads", containment.heads, _ALWAYS, fit=spacious),
     Law("slack rows", "verify", rows.slack_rows, _ALWAYS),
     Law("spare capacity", "verify", rows.spare_capacity, _ALWAYS, fit=uneven_capacity),
     Law("next capacity", "verify", rows.next_capacity, _NEVER),

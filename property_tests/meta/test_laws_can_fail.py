@@ -202,6 +202,11 @@ def has_gaps(o: Operands) -> bool:
     return any(not x.is_contiguous() for x in o.values() if isinstance(x, Tensor))
 
 
+def has_infinity(o: Operands) -> bool:
+    """Whether anything given is infinite: pools are poisoned with NaN, and no case draws any."""
+    return any(bool(x.isinf().any()) for x in o.values() if isinstance(x, Tensor))
+
+
 def is_stacked(o: Operands) -> bool:
     return o["gk"].ndim == 5 if "gk" in o else o["cs_q"].ndim == 4
 
@@ -223,6 +228,9 @@ FAULTS: dict[str, dict[str, Fault]] = {
     "packed = separate": {"in company": if_(lambda o: count(o) > 1)},
     "drop a request": {"three": if_(lambda o: count(o) == 3)},
     "causality": {"last token": add(last_token)},
+    "containment of requests": {"infinity": if_(has_infinity)},
+    "containment of slots": {"infinity": if_(has_infinity)},
+    "containment of heads": {"infinity": if_(has_infinity)},
     "slack rows": {
         "slack": if_(lambda o: o["out"].shape[1] > sum(lengths(o))),
         "not cleared": dirty_slack,
