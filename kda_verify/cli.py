@@ -179,6 +179,8 @@ def _report(
     order = [s.name for s in all_subjects()]
     summaries = summary.summarize(sorted(verdicts, key=lambda v: order.index(v.subject)))
     console.print(summary.table(summaries))
+    if any(found.smallest for found in summaries.values()):
+        console.print(summary.sensitivity_table(summaries))
     for found in summaries.values():
         for reason, times in found.reasons.items():
             console.print(f"  {found.name}: {times} cases not judged: {reason}")

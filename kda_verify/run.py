@@ -56,7 +56,7 @@ def judge_batch(batch: Batch, device: str, trail: Path | None = None) -> list[Ve
     def check(case: Case) -> None:
         if trail is not None:
             trail.write_text(case.to_json())
-        verdict = judge(case, subject, device)
+        verdict = judge(case, subject, device, sensitivity=not shrinking)
         if not shrinking:
             verdicts.append(verdict)
         # A case that fails otherwise is another fault: the shrink keeps to the first one.

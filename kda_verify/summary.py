@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -17,9 +18,11 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from .judging.sensitivity import FAULTS
 from .judging.verdict import Outcome, Verdict
 from .subjects.base import interpreted
 
+FOUND_IN = 0.95
 CLASSES = ("fp32", "tf32", "bf16", "none")
 
 
@@ -34,6 +37,7 @@ class SubjectSummary:
     loosest_class: str = ""
     kernels: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    smallest: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     failures: list[Verdict] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -46,6 +50,9 @@ class SubjectSummary:
             self.reasons[verdict.detail] += 1
             return
         self.distinct.add(verdict.case.to_json())
+        for operand, kinds in verdict.sensitivity.items():
+            for kind, size in kinds.items():
+                self.smallest.setdefault((operand, kind), []).append(size)
         if verdict.failed:
             self.failures.append(verdict)
         if self.worst is None or verdict.ratio > self.worst.ratio:
@@ -101,6 +108,49 @@ def table(summaries: dict[str, SubjectSummary]) -> Table:
     return rendered
 
 
+def sensitivity_table(summaries: dict[str, SubjectSummary]) -> Table:
+    """Render the smallest relative faults that at least `FOUND_IN` of the cases would show."""
+    title = f"Smallest fault that {FOUND_IN:.0%} of the cases show, per operand judged"
+    rendered = Table(title=title, title_justify="left")
+    rendered.add_column("kernel", no_wrap=True)
+    rendered.add_column("stored as")
+    for kind in FAULTS:
+        rendered.add_column(kind, justify="right")
+    for summary in summaries.values():
+        pooled: dict[tuple[str, str], list[float]] = {}
+        for (operand, kind), sizes in summary.smallest.items():
+            pooled.setdefault((operand.split()[1], kind), []).extend(sizes)
+        for dtype in sorted({dtype for dtype, _ in pooled}):
+            cells = [_size(found_in(pooled.get((dtype, kind), []))) for kind in FAULTS]
+            rendered.add_row(summary.name, dtype, *cells)
+    return rendered
+
+
+def found_in(sizes: Sequence[float], share: float = FOUND_IN) -> float | None:
+    """Return the size that at least a share of the cases show; None without cases."""
+    if not sizes:
+        return None
+    return sorted(sizes)[max(0, math.ceil(share * len(sizes)) - 1)]
+
+
+def _size(size: float | None) -> str:
+    if size is None:
+        return ""
+    return f"{size:.0e}" if math.isfinite(size) else "> 1"
+
+
+def _sensitivity(summary: SubjectSummary) -> list[dict[str, Any]]:
+    rows = []
+    for (operand, kind), sizes in sorted(summary.smallest.items()):
+        row: dict[str, Any] = {"operand": operand, "fault": kind, "cases": len(sizes)}
+        for name, share in (("median", 0.5), ("found_in_95_percent", FOUND_IN)):
+            size = found_in(sizes, share)
+            # JSON has no infinity: null where even a fault of the value's own size does not show.
+            row[name] = size if size is not None and math.isfinite(size) else None
+        rows.append(row)
+    return rows
+
+
 def report(summaries: dict[str, SubjectSummary], device: str) -> dict[str, Any]:
     """Return the JSON report: environment, then one entry per subject."""
     subjects = []
@@ -116,6 +166,7 @@ def report(summaries: dict[str, SubjectSummary], device: str) -> dict[str, Any]:
                 "precision_class": summary.loosest_class,
                 "kernels_that_ran": dict(summary.kernels),
                 "not_judged": dict(summary.reasons),
+                "smallest_fault": _sensitivity(summary),
                 "failures": [v.to_dict() for v in summary.failures],
                 "seconds": round(summary.seconds, 1),
             }

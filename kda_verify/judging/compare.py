@@ -97,6 +97,13 @@ def compare(operands: Mapping[str, Tensor], answer: Answer, grain: str) -> Findi
     return Finding(outcome, where, worst, ratios, detail)
 
 
+def within(got: Tensor, expectation: Expectation, grain: str) -> bool:
+    """Whether float64 values keep to one expectation, as `compare` asks of all of them."""
+    if _non_finite(got, expectation, grain) is not None:
+        return False
+    return got.numel() == 0 or bool(_ratio(got, expectation, grain).max() <= 1)
+
+
 def _got(operands: Mapping[str, Tensor], expectation: Expectation) -> Tensor:
     device = expectation.want.value.device
     return operands[expectation.operand][expectation.index].to(device, torch.float64)

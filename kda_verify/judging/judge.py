@@ -16,10 +16,13 @@ from ..cases.case import Case
 from ..subjects.base import Subject, effective_precision, poisoned_allocations, recorded_kernels
 from .compare import Finding, check_aliasing, check_returned, compare
 from .expect import Answer, expect
+from .sensitivity import smallest
 from .verdict import Outcome, Verdict
 
 
-def judge(case: Case, subject: Subject, device: str = "cpu") -> Verdict:
+def judge(
+    case: Case, subject: Subject, device: str = "cpu", *, sensitivity: bool = False
+) -> Verdict:
     """Put a subject to a case and return the verdict.
 
     The order is that of `Outcome`: support, range, exceptions, shape, dtype, aliasing, frame,
@@ -29,8 +32,10 @@ def judge(case: Case, subject: Subject, device: str = "cpu") -> Verdict:
         case: what to run.
         subject: whose kernel.
         device: where the operands live; the oracle always computes on the CPU.
+        sensitivity: also find the smallest fault that a passing case would have shown.
     """
     start = time.perf_counter()
+    smallest_faults: dict[str, dict[str, float]] = {}
 
     def verdict(finding: Finding, kernels: list[str], precision_class: str = "") -> Verdict:
         return Verdict(
@@ -42,6 +47,7 @@ def judge(case: Case, subject: Subject, device: str = "cpu") -> Verdict:
             ratios=dict(finding.ratios or {}),
             detail=finding.detail,
             precision_class=precision_class,
+            sensitivity=smallest_faults,
             kernels=tuple(dict.fromkeys(kernels)),
             seconds=time.perf_counter() - start,
         )
@@ -77,6 +83,9 @@ def judge(case: Case, subject: Subject, device: str = "cpu") -> Verdict:
     found = ""
     if finding.outcome in (Outcome.PASS, Outcome.INCORRECT) and not case.exact:
         found = _precision_class(finding, built, returned, subject, precision)
+    if sensitivity and finding.outcome == Outcome.PASS:
+        left = {**_tensors(built), **returned}
+        smallest_faults = smallest(left, answer, subject.claims.grain, case.seed)
     return verdict(finding, kernels, found)
 
 
@@ -86,7 +95,7 @@ def _examine(
     arguments = built.arguments
     finding = check_returned(returned, *_declared(built))
     if finding is None:
-        given = {k: v for k, v in arguments.items() if isinstance(v, Tensor)}
+        given = _tensors(built)
         finding = check_aliasing(returned, given, given.values())
     if finding is None:
         trespasses = built.frame.trespasses(answer.owned(arguments))
@@ -96,9 +105,12 @@ def _examine(
             detail = f"bytes the call does not own changed{more}"
             finding = Finding(Outcome.WROTE_OUTSIDE, f"{name} {place}", detail=detail)
     if finding is None:
-        operands = {**{k: v for k, v in arguments.items() if isinstance(v, Tensor)}, **returned}
-        finding = compare(operands, answer, subject.claims.grain)
+        finding = compare({**_tensors(built), **returned}, answer, subject.claims.grain)
     return finding
+
+
+def _tensors(built: Built) -> dict[str, Tensor]:
+    return {name: value for name, value in built.arguments.items() if isinstance(value, Tensor)}
 
 
 def _declared(built: Built) -> tuple[dict[str, tuple[int, ...]], dict[str, torch.dtype]]:
@@ -134,7 +146,9 @@ def _precision_class(
         if (unit > precision.products) == passed:
             continue
         other = expect(build(built.case), replace(precision, products=unit))
-        operands = {k: v for k, v in built.arguments.items() if isinstance(v, Tensor)}
-        if compare({**operands, **returned}, other, subject.claims.grain).outcome == Outcome.PASS:
+        if (
+            compare({**_tensors(built), **returned}, other, subject.claims.grain).outcome
+            == Outcome.PASS
+        ):
             return name
     return "declared" if passed else "none"

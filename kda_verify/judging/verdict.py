@@ -49,6 +49,8 @@ class Verdict:
         ratios: worst ratio per operand.
         detail: one line that says what was expected and what came.
         precision_class: the tightest class whose budget holds ("" where it was not looked for).
+        sensitivity: smallest relative fault that a passing case would have shown, per operand with
+            its dtype and kind of fault (see `sensitivity`); empty where it was not asked for.
         kernels: names of the kernels that really ran.
         seconds: wall time of build, oracle, call and comparison.
     """
@@ -61,6 +63,7 @@ class Verdict:
     ratios: dict[str, float] = field(default_factory=dict)
     detail: str = ""
     precision_class: str = ""
+    sensitivity: dict[str, dict[str, float]] = field(default_factory=dict)
     kernels: tuple[str, ...] = ()
     seconds: float = 0.0
 
