@@ -225,6 +225,8 @@ def _verify(options: argparse.Namespace) -> int:
         stage("offline compile", stages.offline)
     verdicts = _judge(options, draws_for(s.name for s in all_subjects()))
     if done:
+        if options.cases is None:
+            done.append(stages.timed("regions", lambda: stages.regions(verdicts)))
         table = Table(title="Checks", title_justify="left")
         for column in ("check", "result", "detail", "s"):
             table.add_column(column, overflow="fold")

@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import fixtures
+from .cases.regions import coverage
 from .determinism import repeat
-from .judging.verdict import Outcome
+from .judging.verdict import Outcome, Verdict
 from .plan import Batch, Draws
 from .subjects import find
 
@@ -50,6 +51,21 @@ def timed(name: str, stage: Callable[[], tuple[str, str]]) -> StageResult:
     except Exception as problem:  # a stage that breaks has failed, and the others still run
         outcome, detail = "fail", f"{type(problem).__name__}: {problem}".splitlines()[0]
     return StageResult(name, outcome, detail, time.perf_counter() - start)
+
+
+def regions(verdicts: Sequence[Verdict]) -> tuple[str, str]:
+    """Require a judged case in every region, but for those of kernels that cannot run here."""
+    counts = coverage(verdict.case for verdict in verdicts if verdict.judged)
+    not_run = coverage(v.case for v in verdicts if v.outcome == Outcome.NOT_RUN)
+    empty = [name for name, count in counts.items() if not count and not not_run[name]]
+    if empty:
+        return "fail", f"no judged case has: {', '.join(empty)}"
+    reached = {name: count for name, count in counts.items() if count}
+    if not reached:
+        return "not-run", "no case was judged"
+    fewest = min(reached, key=lambda name: reached[name])
+    left = f", {len(counts) - len(reached)} not run" if len(reached) < len(counts) else ""
+    return "pass", f"{len(reached)} regions reached{left}; fewest by {fewest}: {reached[fewest]}"
 
 
 def tests(*patterns: str) -> tuple[str, str]:

@@ -2,84 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 import pytest
 
-from kda_verify.cases.case import (
-    BETA_FORMS,
-    BETAS,
-    GATE_FORMS,
-    GATES,
-    KEYS,
-    STATES,
-    TAPS,
-    VALUES,
-    Case,
-)
+from kda_verify import stages
+from kda_verify.cases.case import Case
+from kda_verify.cases.regions import REGIONS, coverage
+from kda_verify.judging.verdict import Outcome, Verdict
 from kda_verify.plan import OURS, PEERS, batches
 
 
 @cache
-def drawn() -> tuple[Case, ...]:
+def drawn(compiled: bool) -> tuple[Case, ...]:
     """Every case that `make verify` draws, unjudged."""
-    return tuple(c for batch in batches((*OURS, *PEERS), size=25) for c in batch.cases())
+    shares = batches((*OURS, *PEERS), size=25, compiled=compiled)
+    return tuple(case for batch in shares for case in batch.cases())
 
 
-def power_of_two(size: int) -> bool:
-    return size & (size - 1) == 0
+@pytest.mark.parametrize("compiled", [False, True], ids=["interpreted", "compiled"])
+def test_the_standard_run_reaches_every_region(compiled: bool) -> None:
+    assert [name for name, count in coverage(drawn(compiled)).items() if not count] == []
 
 
-REGIONS: dict[str, Callable[[Case], bool]] = {
-    "empty request beside others": lambda c: 0 in c.lengths and max(c.lengths) > 0,
-    "only empty requests": lambda c: max(c.lengths) == 0,
-    "single token": lambda c: 1 in c.lengths,
-    "ragged": lambda c: len(set(c.lengths)) > 1,
-    "full capacity": lambda c: max(c.lengths) == c.capacity > 1,
-    "padding among live requests": lambda c: 0 < len(c.padding) < c.requests,
-    "all padding": lambda c: len(c.padding) == c.requests,
-    "rows nobody owns": lambda c: c.slack_rows > 0,
-    "K not a power of two": lambda c: not power_of_two(c.size_k),
-    "V not a power of two": lambda c: not power_of_two(c.size_v),
-    "K below V": lambda c: c.size_k < c.size_v,
-    "K above V": lambda c: c.size_k > c.size_v,
-    "grouped value heads": lambda c: c.group > 1 and c.heads > 1,
-    "packed rows": lambda c: c.rows == "packed",
-    "interleaved pools": lambda c: c.pool == "envelope",
-    "pitched pools": lambda c: c.pool == "pitched",
-    "transposed conv pool": lambda c: c.conv_pool == "transposed" and c.conv,
-    "strided indices": lambda c: c.index_stride > 1,
-    "rings and snapshots": lambda c: {"rings", "snapshots"} <= set(c.records),
-    "nothing recorded": lambda c: c.operation == "verify" and not c.records,
-    "output norm": lambda c: c.out_norm,
-    "caller's out": lambda c: c.out_given,
-    "bf16": lambda c: c.dtype == "bfloat16",
-    "fp16": lambda c: c.dtype == "float16",
-    "conv given": lambda c: c.operation == "verify" and not c.conv,
-    "no q/k norm": lambda c: not c.qk_norm,
-    "tracked slot": lambda c: c.track,
-    "several layers": lambda c: c.layers > 1,
-    "slot 0 null": lambda c: c.null_block == 0 and c.operation == "commit",
-    "state K-major": lambda c: c.operation == "recurrent" and c.state_layout == "kv",
-    "batched sequences": lambda c: c.batched and c.requests > 1,
-    "exact verify": lambda c: c.exact and c.operation == "verify",
-    "exact commit": lambda c: c.exact and c.operation == "commit",
-    "exact sequences": lambda c: c.exact and c.operation == "recurrent",
-    "huge poison": lambda c: c.poison == "huge",
-}
-for field, names in (
-    ("keys", KEYS), ("gates", GATES), ("taps", TAPS), ("betas", BETAS), ("values", VALUES),
-    ("states", STATES), ("gate_form", GATE_FORMS), ("beta_form", BETA_FORMS),
-):  # fmt: skip
-    for name in names:
-        REGIONS[f"{field} {name}"] = lambda c, f=field, n=name: getattr(c, f) == n  # type: ignore[misc]
+def test_an_unreachable_region_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts = [Verdict(Outcome.PASS, "x", case) for case in drawn(False)]
+    outcome, detail = stages.regions(verdicts)
+    assert outcome == "pass"
+    assert detail.startswith(f"{len(REGIONS)} regions reached; ")
+    monkeypatch.setitem(REGIONS, "K of 255", lambda c: c.size_k == 255)
+    assert stages.regions(verdicts) == ("fail", "no judged case has: K of 255")
 
 
-@pytest.mark.parametrize("region", REGIONS)
-def test_the_standard_run_reaches(region: str) -> None:
-    assert any(REGIONS[region](case) for case in drawn()), f"no case has: {region}"
+def test_a_case_that_was_not_judged_reaches_nothing() -> None:
+    verdicts = [Verdict(Outcome.NOT_SUPPORTED, "x", case) for case in drawn(False)]
+    outcome, detail = stages.regions(verdicts)
+    assert outcome == "fail"
+    assert detail.count(",") == len(REGIONS) - 1
 
 
-def test_an_unreachable_region_is_noticed() -> None:
-    assert not any(case.size_k == 255 for case in drawn())
+def test_regions_of_a_kernel_that_cannot_run_are_not_asked_for() -> None:
+    verdicts = [
+        Verdict(Outcome.NOT_RUN if c.operation == "recurrent" else Outcome.PASS, "x", c)
+        for c in drawn(False)
+    ]
+    outcome, detail = stages.regions(verdicts)
+    assert outcome == "pass"
+    assert " not run; " in detail
+    nothing = [Verdict(Outcome.NOT_RUN, "x", case) for case in drawn(False)]
+    assert stages.regions(nothing) == ("not-run", "no case was judged")
