@@ -71,7 +71,7 @@ def overlaps_itself(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
         target = sum(s * n for s, n in rest) - step
         if target >= 0 and _reachable([(step, count - 1), *((s, 2 * n) for s, n in rest)], target):
             return True
-    return any(step == 0 for step, _ in dims)
+    return False
 
 
 def _merge(terms: list[tuple[int, int]]) -> list[tuple[int, int]]:

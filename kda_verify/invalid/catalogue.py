@@ -250,10 +250,11 @@ def _odd_pitch(remainder: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _overlaps(contract: Contract, operand: Operand) -> Steps:
-    """Share 16 bytes with an input; the first written operand also with the last one."""
+    """Share 16 bytes with an input on either side, and with the last written operand."""
     inputs = [o for o in contract.operands if not o.written and o.is_float]
     yield inputs[-1].name, step.joined(inputs[-1].name, operand.name)
     yield inputs[0].name, step.joined(inputs[0].name, operand.name)
+    yield f"{inputs[0].name} after it", step.joined(operand.name, inputs[0].name)
     written = [o for o in contract.operands if o.written and o.name != operand.name]
     later = [o for o in written if contract.operands.index(o) > contract.operands.index(operand)]
     if later:

@@ -128,6 +128,7 @@ def _by_id(contract: Contract) -> dict[str, dict[str, Change]]:
     dim = lambda name, plus=0: _dim(contract, name, plus)  # noqa: E731
     slots, rows = "ssm_state_indices", "intermediate_state_indices"
     track = "mamba_track_indices"
+    capacity = dim("max_tokens" if contract.name == "mtp" else "L")
     cut = {
         f"{name}.size-{letter}": {
             f"{letter} {size}": _cut(name, axis, size) for size in (15, 257)
@@ -167,6 +168,7 @@ def _by_id(contract: Contract) -> dict[str, dict[str, Change]]:
         "cu_seqlens.end": {"past T": _offsets(lambda cu, a: [*cu[:-1], _rows(a) + 1])},
         "cu_seqlens.capacity": {
             "one long": _offsets(lambda cu, a: [0] * (len(cu) - 1) + [_rows(a)]),
+            "one row more": _offsets(lambda cu, a: [0] + [capacity(a) + 1] * (len(cu) - 1)),
         },
         f"{slots}.range": {
             "slots": _element(slots, dim("slots")),

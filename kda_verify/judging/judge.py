@@ -79,7 +79,7 @@ def judge(
         except Exception as problem:  # whatever a kernel raises is its verdict
             text = f"{type(problem).__name__}: {problem}"
             return verdict(Finding(Outcome.RAISED, detail=text.splitlines()[0]), kernels)
-    finding = _examine(built, returned, answer, subject)
+    finding = examine(built, returned, answer, subject)
     found = ""
     if finding.outcome in (Outcome.PASS, Outcome.INCORRECT) and not case.exact:
         found = _precision_class(finding, built, returned, subject, precision)
@@ -89,9 +89,17 @@ def judge(
     return verdict(finding, kernels, found)
 
 
-def _examine(
+def examine(
     built: Built, returned: Mapping[str, Tensor], answer: Answer, subject: Subject
 ) -> Finding:
+    """Compare what a call returned and left behind with the oracle's answer.
+
+    Args:
+        built: the call's operands, their frame remembered before it.
+        returned: what the call returned.
+        answer: of the oracle.
+        subject: whose grain and claims hold.
+    """
     arguments = built.arguments
     finding = check_returned(returned, *_declared(built))
     if finding is None:

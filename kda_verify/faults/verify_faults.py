@@ -1,0 +1,241 @@
+"""Planted faults of the multi-token verify, by stage of the pipeline."""
+
+from __future__ import annotations
+
+from .planted import Plant
+
+PREPARE: tuple[Plant, ...] = (
+    Plant(
+        "history-reversed",
+        "prepare",
+        "q_oldest, q_older, q_old = load_history(",
+        "q_old, q_older, q_oldest = load_history(",
+        "the history of the query's convolution is read newest first",
+    ),
+    Plant(
+        "bias-of-first-head",
+        "prepare",
+        "gate_channels = head_v * K + key_lanes",
+        "gate_channels = key_lanes",
+        "every head takes the gate bias of the first",
+    ),
+    Plant(
+        "rate-not-exponentiated",
+        "prepare",
+        "rate = tl.exp(tl.load(A_log + head_v * A_log_head).to(tl.float32))",
+        "rate = tl.load(A_log + head_v * A_log_head).to(tl.float32)",
+        "A_log is taken for the rate itself",
+    ),
+    Plant(
+        "ring-of-normed-keys",
+        "prepare",
+        "store_vector(ring_k + ring_k_at + key_lanes, mixed_k, in_key & leads_group)",
+        "store_vector(ring_k + ring_k_at + key_lanes, key, in_key & leads_group)",
+        "the key ring holds keys after their norm",
+    ),
+    Plant(
+        "ring-of-decays",
+        "prepare",
+        "store_vector(ring_g + ring_g_at + key_lanes, log_decay, in_key)",
+        "store_vector(ring_g + ring_g_at + key_lanes, decay, in_key)",
+        "the gate ring holds the decay, not its logarithm",
+    ),
+    Plant(
+        "query-decayed-twice",
+        "prepare",
+        "p_row = survival * query +",
+        "p_row = survival * decay * query +",
+        "the query meets the decay of its own token twice",
+    ),
+    Plant(
+        "substitution-sign",
+        "prepare",
+        "y_row = -strength * (survival * key) - sum_of_products",
+        "y_row = -strength * (survival * key) + sum_of_products",
+        "the forward substitution adds what it must subtract",
+    ),
+    Plant(
+        "value-unscaled",
+        "prepare",
+        "z_row = strength * value -",
+        "z_row = value -",
+        "values enter without their write strength",
+    ),
+    Plant(
+        "strength-in-bf16",
+        "prepare",
+        "strength = strength_of(logit, BETA_FORM)",
+        "strength = strength_of(logit, BETA_FORM).to(tl.bfloat16).to(tl.float32)",
+        "the write strength is rounded to bf16",
+    ),
+    Plant(
+        "key-in-bf16",
+        "prepare",
+        "key = unit_vector(mixed_k, NORMALISE)",
+        "key = unit_vector(mixed_k, NORMALISE).to(tl.bfloat16).to(tl.float32)",
+        "the normed key is rounded to bf16",
+    ),
+    Plant(
+        "gate-in-base-2",
+        "prepare",
+        "decay = tl.exp(log_decay)",
+        "decay = tl.exp2(log_decay)",
+        "the natural-log decay is exponentiated in base 2",
+    ),
+    Plant(
+        "workspace-by-request",
+        "prepare",
+        "record = workspace + program * RECORD",
+        "record = workspace + request * RECORD",
+        "the heads of a request share one record of workspace",
+    ),
+    Plant(
+        "last-token-lost",
+        "recurrence",
+        "limit = tl.minimum(start + max_tokens, total_rows)",
+        "limit = tl.minimum(start + max_tokens - 1, total_rows)",
+        "a request of full capacity loses its last token",
+    ),
+    Plant(
+        "silu-missing",
+        "recurrence",
+        "return mixed * sigmoid(mixed)",
+        "return mixed",
+        "the convolution leaves out its SiLU",
+    ),
+    Plant(
+        "softplus-bias-dropped",
+        "recurrence",
+        "result = -rate * softplus(logits + bias)",
+        "result = -rate * softplus(logits)",
+        "the softplus gate ignores its bias",
+    ),
+    Plant(
+        "doubling-lost",
+        "recurrence",
+        "result = 2.0 * sigmoid(logit)",
+        "result = sigmoid(logit)",
+        "a doubled write strength is not doubled",
+    ),
+    Plant(
+        "eps-ten-times",
+        "recurrence",
+        "sum_of_products(x, x, 0) + 1e-6)",
+        "sum_of_products(x, x, 0) + 1e-5)",
+        "the eps of the key norm is 1e-5",
+    ),
+)
+STREAM_AND_SCAN: tuple[Plant, ...] = (
+    Plant(
+        "key-tail-skipped",
+        "stream",
+        "for first in range(0, K, STEP):",
+        "for first in range(0, K - STEP + 1, STEP):",
+        "key channels past the last whole step are not read",
+    ),
+    Plant(
+        "output-gate-raw",
+        "stream",
+        "acc = normed * weight[None, :] * sigmoid(gate)",
+        "acc = normed * weight[None, :] * gate",
+        "the output gate lacks its sigmoid",
+    ),
+    Plant(
+        "eps-fixed",
+        "stream",
+        "mean_square += onorm_eps * lift * lift",
+        "mean_square += 1e-5 * lift * lift",
+        "the eps of the output norm is 1e-5 whatever was asked",
+    ),
+    Plant(
+        "padding-rows-kept",
+        "stream",
+        "zero_from = tl.where(is_live, end, start)",
+        "zero_from = end",
+        "rows of padding requests keep what `out` held",
+    ),
+    Plant(
+        "window-products-lost",
+        "stream",
+        "acc = tl.load(w_pointers, mask=in_output, other=0.0)",
+        "acc = tl.zeros([ROWS, BLOCK_V], dtype=tl.float32)",
+        "outputs see the old state only",
+    ),
+    Plant(
+        "accumulator-in-bf16",
+        "stream",
+        "row = start + token_lanes",
+        """acc = acc.to(tl.bfloat16).to(tl.float32)
+row = start + token_lanes""",
+        "the output is rounded to bf16 before its norm and store",
+    ),
+    Plant(
+        "snapshot-of-slot-row",
+        "scan",
+        "pool = tl.multiple_of(recurrent_state + slot * state_pitch, 16)",
+        "pool = tl.multiple_of(recurrent_state + request * state_pitch, 16)",
+        "snapshots start from the slot of the request's number",
+    ),
+    Plant(
+        "snapshot-values-of-keys",
+        "scan",
+        "value = tl.load(kept_values + entry * V + value_lanes, mask=in_value, other=0.0)",
+        "value = tl.load(kept_values + entry * K + value_lanes, mask=in_value, other=0.0)",
+        "kept values are found with the pitch of keys",
+    ),
+)
+LAUNCH: tuple[Plant, ...] = (
+    Plant(
+        "scale-of-v",
+        "plan",
+        "key_size**-0.5 if o.scale is None",
+        "value_size**-0.5 if o.scale is None",
+        "the default scale is that of V",
+    ),
+    Plant(
+        "eps-dropped",
+        "plan",
+        "0.0 if o.onorm_eps is None else float(o.onorm_eps)",
+        "0.0",
+        "the output norm runs without its eps",
+    ),
+    Plant(
+        "grid-one-request-short",
+        "plan",
+        """prepare_kernel,
+            requests * value_heads,""",
+        """prepare_kernel,
+    max(requests - 1, 1) * value_heads,""",
+        "the last of several requests is not prepared",
+    ),
+    Plant(
+        "beta-strides-of-g",
+        "plan",
+        "*_strides(o.beta, 2, 1),",
+        "*_strides(o.g, 2, 1),",
+        "write strengths are read with the strides of the gate",
+    ),
+    Plant(
+        "history-strides-of-k",
+        "plan",
+        "*_strides(o.cs_v, 3),",
+        "*_strides(o.cs_k, 3),",
+        "the value history is read with the strides of the key's",
+    ),
+    Plant(
+        "index-stride-ignored",
+        "plan",
+        """index_strides = o.ssm_state_indices.stride()
+    scratch""",
+        """index_strides = (1,)
+scratch""",
+        "slots are read as if their vector were contiguous",
+    ),
+    Plant(
+        "out-not-the-callers",
+        "mtp",
+        "if out is None:",
+        "if out is None or out.numel():",
+        "a given `out` is left alone and another is returned",
+    ),
+)

@@ -1,0 +1,151 @@
+"""Published acceptance rules, from both sides, and how detection is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kda_verify.cases.build import build
+from kda_verify.cases.case import Case
+from kda_verify.faults import detection
+from kda_verify.faults.detection import JUDGES, OURS, Row, cases_of, found, judge_all, table, write
+from kda_verify.faults.published import (
+    CRITERIA,
+    Criterion,
+    kernelbench,
+    role,
+    same_bits,
+    torch_defaults,
+)
+from kda_verify.judging.expect import expect
+from kda_verify.subjects import find
+from kda_verify.subjects.base import effective_precision
+
+RULES = {
+    (criterion.name, kind): rule for criterion in CRITERIA for kind, rule in criterion.rules.items()
+}
+WANT = torch.tensor([1.0, -2.0, 0.5, 4.0])
+
+
+def refuses_past(rule: tuple[str, str], relative: float) -> None:
+    accepts = RULES[rule]
+    assert accepts(WANT * (1 + 0.9 * relative), WANT)
+    assert not accepts(WANT * (1 + 1.1 * relative), WANT)
+
+
+@pytest.mark.parametrize(
+    ("rule", "relative"),
+    [
+        (("FLA", "out"), 0.005),
+        (("FLA", "state"), 0.005),
+        # A largest error of 0.3 in a tensor whose largest value is 4.
+        (("FLA in CI", "out"), 0.3 / 4),
+        (("SGLang", "state"), 1e-3),
+        (("vLLM", "out"), 3e-3),
+        # |error| <= atol + rtol |x| is tightest where |x| is largest.
+        (("SGLang", "out"), 1e-2 + 3e-3 / 4),
+        (("FlashInfer", "out"), 2e-2 + 3e-2 / 4),
+        (("cuLA", "state"), 2e-2 + 3e-2 / 4),
+        (("aiter", "out"), 2e-2 + 5e-2 / 4),
+        (("KernelBench", "ring"), 1e-4 + 1e-4 / 4),
+        (("torch.testing", "out"), 1.3e-6 + 1e-5 / 4),
+    ],
+    ids=str,
+)
+def test_rules_accept_up_to_their_limit(rule: tuple[str, str], relative: float) -> None:
+    refuses_past(rule, relative)
+
+
+@pytest.mark.parametrize(("name", "kind"), RULES, ids=str)
+def test_rules_accept_the_truth_and_refuse_nan(name: str, kind: str) -> None:
+    rule = RULES[name, kind]
+    assert rule(WANT, WANT)
+    assert not rule(torch.full_like(WANT, torch.nan), WANT)
+
+
+def test_rules_by_dtype() -> None:
+    narrow = WANT.to(torch.bfloat16)
+    assert kernelbench(narrow * 1.008, narrow)
+    assert not kernelbench(WANT * 1.008, WANT)
+    assert torch_defaults(narrow * 1.008, narrow)
+    assert not same_bits(narrow * 1.008, narrow)
+
+
+def test_every_operand_has_a_role() -> None:
+    assert role("out") == "out"
+    assert {role(f"{x}_state") for x in ("recurrent", "checkpoint", "final")} == {"state"}
+    assert role("intermediate_ssm") == "state"
+    assert role("cs_q") == role("intermediate_conv_v") == "window"
+    assert role("replayssm_g") == "ring"
+
+
+@pytest.mark.parametrize("criterion", CRITERIA, ids=lambda c: c.name)
+def test_criteria_look_at_every_tensor_of_their_roles(criterion: Criterion) -> None:
+    """The kernel's answer passes; spoilt by half in one operand, it passes only unseen."""
+    case = Case(lengths=(2, 1), capacity=2, records=("rings", "snapshots", "windows"), seed=5)
+    subject = find("kda_mtp_verify")
+    answer = expect(build(case), effective_precision(subject.claims))
+    built = build(case)
+    left = {**built.arguments, **subject.call(built)}
+    assert criterion.accepts(left, answer)
+    for operand in {e.operand for e in answer.expectations}:
+        spoilt = {**left, operand: left[operand] * 100}
+        assert criterion.accepts(spoilt, answer) == (role(operand) not in criterion.rules), operand
+
+
+def row(fault: str, kind: str = "nominal", **rejected: list[int]) -> Row:
+    return Row(fault, "verify", kind, 3, {**dict.fromkeys(JUDGES, ()), **rejected})
+
+
+def test_a_fault_seen_only_where_the_kernel_is_refused_is_not_found() -> None:
+    control = row("", FLA=[1])
+    rows = [control, row("", "generated"), row("a", FLA=[1]), row("b", FLA=[0, 1])]
+    assert [found(r, rows, "FLA") for r in rows[2:]] == [False, True]
+    text = table(rows)
+    assert (
+        "| FLA | RMS ratio 0.005 of output and state, or largest error 1e-6 | 0 of 0 | 0 of 3 | "
+        in text
+    )
+    assert "| 1 of 2 | 1 of 3 |" in text
+    assert "Not found by our comparison alone on the nominal cases: `a`, `b`." in text
+
+
+def test_nominal_cases_are_like_common_recipes() -> None:
+    cases = cases_of("verify", "nominal", 12)
+    assert len(cases) > 3
+    assert {(c.keys, c.gates, c.values, c.pool, c.padding) for c in cases} == {
+        ("random", "mild", "unit", "dense", ())
+    }
+    assert all(length == c.capacity for c in cases for length in c.lengths)
+
+
+def test_a_kernel_that_raises_is_refused_by_everyone(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = find("kda_mtp_verify")
+
+    def broken(self: object, built: object) -> dict[str, torch.Tensor]:
+        raise RuntimeError("no")
+
+    case = Case(lengths=(1,), capacity=1)
+    assert judge_all(subject, [case], "", "nominal").rejected[OURS] == []
+    monkeypatch.setattr(type(subject), "call", broken)
+    assert judge_all(subject, [case], "x", "nominal").rejected == {n: [0] for n in JUDGES}
+
+
+def test_writes_between_the_markers_only(tmp_path: Path) -> None:
+    document = tmp_path / "d.md"
+    document.write_text(f"a\n{detection.BEGIN}\nold\n{detection.END}\nb\n")
+    write(document, "new")
+    assert document.read_text() == f"a\n{detection.BEGIN}\nnew\n{detection.END}\nb\n"
+    document.write_text("no markers\n")
+    with pytest.raises(ValueError, match="`--write` must name a document with the lines"):
+        write(document, "new")
+    assert document.read_text() == "no markers\n"
+
+
+def test_the_document_has_its_place() -> None:
+    root = Path(__file__).resolve().parent.parent
+    text = (root / "docs" / "detection.md").read_text()
+    assert detection.BEGIN in text
+    assert f"| {OURS} |" in text
