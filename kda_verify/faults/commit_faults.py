@@ -79,6 +79,14 @@ length""",
         "tracked states are not stored",
         "commit",
     ),
+    Plant(
+        "ring-of-request",
+        "commit",
+        "k_row = raw_k + layer * k_layer + slot * k_slot",
+        "k_row = raw_k + layer * k_layer + request * k_slot",
+        "keys come from the ring of the request's number",
+        "commit",
+    ),
 )
 CONV: tuple[Plant, ...] = (
     Plant(
@@ -104,6 +112,14 @@ CONV: tuple[Plant, ...] = (
         """token = tl.maximum(token, 0)
 if is_live & has_window:""",
         "a rejected request takes the window of its first token",
+        "conv_commit",
+    ),
+    Plant(
+        "deepest-window-lost",
+        "commit",
+        "accepted = tl.minimum(tl.maximum(accepted, 0), depth)",
+        "accepted = tl.minimum(tl.maximum(accepted, 0), depth - 1)",
+        "a fully accepted draft takes the window before its last",
         "conv_commit",
     ),
 )

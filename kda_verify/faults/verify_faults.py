@@ -124,6 +124,28 @@ PREPARE: tuple[Plant, ...] = (
         "sum_of_products(x, x, 0) + 1e-5)",
         "the eps of the key norm is 1e-5",
     ),
+    Plant(
+        "gate-in-bf16",
+        "prepare",
+        "log_decay = log_decay_of(logits, bias, rate, lower_bound, GATE_FORM)",
+        """log_decay = log_decay_of(logits, bias, rate, lower_bound, GATE_FORM)
+log_decay = log_decay.to(tl.bfloat16).to(tl.float32)""",
+        "the log decay is rounded to bf16",
+    ),
+    Plant(
+        "window-keys-undecayed",
+        "prepare",
+        "keys = keys * decay[None, :]",
+        "keys = keys * 1.0",
+        "keys of earlier tokens of the draft do not decay",
+    ),
+    Plant(
+        "sigmoid-of-negatives",
+        "recurrence",
+        "numerator = tl.where(x >= 0.0, 1.0, decayed)",
+        "numerator = 1.0",
+        "the sigmoid of a negative number is that of its absolute value",
+    ),
 )
 STREAM_AND_SCAN: tuple[Plant, ...] = (
     Plant(
@@ -182,6 +204,20 @@ row = start + token_lanes""",
         "value = tl.load(kept_values + entry * V + value_lanes, mask=in_value, other=0.0)",
         "value = tl.load(kept_values + entry * K + value_lanes, mask=in_value, other=0.0)",
         "kept values are found with the pitch of keys",
+    ),
+    Plant(
+        "weight-stride-ignored",
+        "stream",
+        "weight_pointers = onorm_weight + value_lanes * weight_channel",
+        "weight_pointers = onorm_weight + value_lanes",
+        "the norm's weight is read as if it were contiguous",
+    ),
+    Plant(
+        "slack-rows-kept",
+        "stream",
+        "next_start = tl.where(request + 1 == requests, total_rows, next_start)",
+        "next_start = next_start + 0",
+        "rows after the last request keep what `out` held",
     ),
 )
 LAUNCH: tuple[Plant, ...] = (
