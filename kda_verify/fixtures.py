@@ -1,17 +1,14 @@
 """Fixtures: stored cases with the verdict expected of them, replayed for ever.
 
 Each is one JSON file under `fixtures/`: cases that once failed or that sit in a corner, and cases
-of the exact family with a digest of every output. Reading one runs no code and trusts nothing: the
-fields, their types and a checksum over all of them are verified first.
+of the exact family with a digest of every output, sealed as `sealed` says.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
@@ -21,39 +18,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import sealed
 from .cases.build import build
 from .cases.case import Case
 from .judging.expect import Answer, expect
 from .judging.judge import judge
 from .judging.verdict import Outcome, Verdict
+from .sealed import Provenance
 from .subjects import Subject, find
 from .subjects.base import effective_precision
 
 ROOT = Path(__file__).resolve().parent.parent / "fixtures"
 REGRESSIONS, EXACT = ROOT / "regressions", ROOT / "exact"
 
-FORMAT = 1
-MAX_BYTES = 64 * 1024
 FIELDS = ("format", "case", "subject", "expected", "provenance", "digests", "checksum")
 
 _SUBJECT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _OPERAND = re.compile(r"[A-Za-z0-9_]{1,64}")
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Say where a fixture comes from.
-
-    Attributes:
-        found: date, YYYY-MM-DD.
-        by: what or who found it.
-        note: why it is kept.
-    """
-
-    found: str
-    by: str
-    note: str
 
 
 @dataclass(frozen=True)
@@ -84,7 +66,7 @@ class Fixture:
     def to_json(self) -> str:
         """Return the text of the file."""
         body: dict[str, Any] = {
-            "format": FORMAT,
+            "format": sealed.FORMAT,
             "case": json.loads(self.case.to_json()),
             "subject": self.subject,
             "expected": str(self.expected),
@@ -92,7 +74,7 @@ class Fixture:
         }
         if self.digests:
             body["digests"] = dict(self.digests)
-        body["checksum"] = _checksum(body)
+        body["checksum"] = sealed.checksum(body)
         # The case stays on one line, as it is given to a replay.
         texts = {k: json.dumps(v, indent=None if k == "case" else 1) for k, v in body.items()}
         lines = (f' "{k}": {text}'.replace("\n", "\n ") for k, text in texts.items())
@@ -103,22 +85,13 @@ class Fixture:
         return replace(self, provenance=other.provenance) == other
 
 
-def _checksum(body: Mapping[str, Any]) -> str:
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def load(path: Path | str) -> Fixture:
     """Read one fixture.
 
     Raises:
         ValueError: not a whole, unchanged fixture of this format; names the file and the reason.
     """
-    path = Path(path)
-    try:
-        return _parse(_read(path))
-    except (ValueError, TypeError, OSError, RecursionError) as problem:
-        raise ValueError(f"fixture {path}: {problem or type(problem).__name__}") from None
+    return sealed.load(path, "fixture", _parse)
 
 
 def load_all() -> list[Fixture]:
@@ -130,36 +103,14 @@ def load_all() -> list[Fixture]:
     return [load(path) for folder in (REGRESSIONS, EXACT) for path in sorted(folder.glob("*.json"))]
 
 
-def _read(path: Path) -> str:
-    with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"a file must hold at most {MAX_BYTES} bytes, got more")
-    return data.decode("utf-8")
-
-
 def _parse(text: str) -> Fixture:
-    try:
-        data = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
-    except json.JSONDecodeError as problem:
-        raise ValueError(f"a file must be whole JSON, got {problem}") from None
-    if not isinstance(data, dict):
-        raise ValueError(f"a file must be a JSON object, got {type(data).__name__}")
-    if data.get("format") != FORMAT or isinstance(data.get("format"), bool):
-        raise ValueError(f"`format` must be {FORMAT}, got {data.get('format')!r}")
-    if unknown := sorted(set(data) - set(FIELDS)):
-        raise ValueError(f"fields must be among {', '.join(FIELDS)}, got {', '.join(unknown)}")
-    if missing := [f for f in FIELDS if f not in data and f != "digests"]:
-        raise ValueError(f"fields must include {', '.join(missing)}, got none")
-    checksum = data.pop("checksum")
-    if checksum != _checksum(data):
-        raise ValueError(f"`checksum` must be {_checksum(data)}, got {checksum!r}")
+    data = sealed.opened(text, FIELDS, optional=("digests",))
     case = Case.from_dict(data["case"])
     expected = data["expected"]
     if not isinstance(expected, str) or expected not in set(map(str, Outcome)):
         raise ValueError(f"`expected` must be an outcome, got {expected!r}")
     subject = _text("subject", data["subject"], _SUBJECT)
-    digests = _texts("digests", data.get("digests", {}))
+    digests = sealed.texts("digests", data.get("digests", {}))
     for operand, digest in digests.items():
         _text("digests", operand, _OPERAND)
         _text(f"digests.{operand}", digest, _DIGEST)
@@ -167,32 +118,13 @@ def _parse(text: str) -> Fixture:
         raise ValueError("`digests` must be left out where the case is not exact, got some")
     if "digests" in data and not digests:
         raise ValueError("`digests` must name an operand where they are given, got none")
-    provenance = _texts("provenance", data["provenance"])
-    if set(provenance) != {"found", "by", "note"}:
-        raise ValueError(f"`provenance` must hold found, by and note, got {sorted(provenance)}")
-    return Fixture(case, subject, Outcome(expected), Provenance(**provenance), digests)
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("a field must occur once, got it repeated")
-    return result
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(f"numbers must be finite, got {text}")
+    provenance = sealed.provenance(data["provenance"])
+    return Fixture(case, subject, Outcome(expected), provenance, digests)
 
 
 def _text(name: str, value: object, pattern: re.Pattern[str]) -> str:
     if not isinstance(value, str) or not pattern.fullmatch(value):
         raise ValueError(f"`{name}` must match {pattern.pattern}, got {value!r}")
-    return value
-
-
-def _texts(name: str, value: object) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-        raise ValueError(f"`{name}` must be an object of texts, got {value!r}")
     return value
 
 
@@ -209,18 +141,7 @@ def store(fixture: Fixture, folder: Path) -> Path:
         if not load(path).same_as(fixture):
             raise ValueError(f"fixture {path}: another fixture must not be replaced, got one")
         return path
-    folder.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=folder, prefix=f".{fixture.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(draft, 0o644)
-        os.replace(draft, path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+    sealed.write(path, text)
     return path
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kda_verify import fixtures
+from kda_verify import fixtures, sealed
 from kda_verify.cases.case import Case
 from kda_verify.fixtures import Fixture, Provenance
 from kda_verify.judging.verdict import Outcome, Verdict
@@ -73,7 +73,7 @@ def signed(change: Callable[[dict[str, Any]], Any]) -> str:
     data = json.loads(SMALL.to_json())
     del data["checksum"]
     change(data)
-    return json.dumps({**data, "checksum": fixtures._checksum(data)})
+    return json.dumps({**data, "checksum": sealed.checksum(data)})
 
 
 def unsigned(change: Callable[[dict[str, Any]], Any]) -> str:
@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "not an object": ("[1]", "must be a JSON object, got list"),
     "not utf-8": (b"\xff\xfe{}", "codec can't decode"),
     "a pickle": (b"\x80\x04K\x01.", "codec can't decode"),
-    "oversized": (SMALL.to_json() + " " * fixtures.MAX_BYTES, "at most 65536 bytes"),
+    "oversized": (SMALL.to_json() + " " * sealed.MAX_BYTES, "at most 65536 bytes"),
     "deeply nested": ("[" * 50_000, "recursion"),
     "repeated field": ('{"format": 1, "format": 1}', "must occur once"),
     "not a number": (SMALL.to_json().replace('"format": 1', '"format": NaN'), "got NaN"),

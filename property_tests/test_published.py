@@ -10,7 +10,7 @@ import torch
 from kda_verify.cases.build import build
 from kda_verify.cases.case import Case
 from kda_verify.faults import detection
-from kda_verify.faults.detection import JUDGES, OURS, Row, cases_of, found, judge_all, table, write
+from kda_verify.faults.detection import JUDGES, OURS, Row, cases_of, found, judge_all, table
 from kda_verify.faults.published import (
     CRITERIA,
     Criterion,
@@ -20,6 +20,7 @@ from kda_verify.faults.published import (
     torch_defaults,
 )
 from kda_verify.judging.expect import expect
+from kda_verify.markers import replace_between
 from kda_verify.subjects import find
 from kda_verify.subjects.base import effective_precision
 
@@ -136,11 +137,11 @@ def test_a_kernel_that_raises_is_refused_by_everyone(monkeypatch: pytest.MonkeyP
 def test_writes_between_the_markers_only(tmp_path: Path) -> None:
     document = tmp_path / "d.md"
     document.write_text(f"a\n{detection.BEGIN}\nold\n{detection.END}\nb\n")
-    write(document, "new")
-    assert document.read_text() == f"a\n{detection.BEGIN}\nnew\n{detection.END}\nb\n"
+    replace_between(document, detection.BEGIN, detection.END, "new")
+    assert document.read_text() == f"a\n{detection.BEGIN}\n\nnew\n\n{detection.END}\nb\n"
     document.write_text("no markers\n")
-    with pytest.raises(ValueError, match="`--write` must name a document with the lines"):
-        write(document, "new")
+    with pytest.raises(ValueError, match="must hold the markers"):
+        replace_between(document, detection.BEGIN, detection.END, "new")
     assert document.read_text() == "no markers\n"
 
 

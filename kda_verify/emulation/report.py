@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from ..markers import replace_between
 from .regimes import REGIMES
 
 if TYPE_CHECKING:
@@ -115,9 +116,4 @@ def write_tables(path: Path, rows: Sequence[Row]) -> None:
     Raises:
         ValueError: the document lacks a marker.
     """
-    text = path.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"`{path}` must hold the markers {BEGIN} and {END}")
-    path.write_text(f"{before}{BEGIN}\n\n{markdown(rows)}\n\n{END}{after}", encoding="utf-8")
+    replace_between(path, BEGIN, END, markdown(rows))

@@ -30,6 +30,7 @@ from ..cases.case import Case
 from ..judging.expect import expect
 from ..judging.judge import examine
 from ..judging.verdict import Outcome
+from ..markers import replace_between
 from ..plan import drawn
 from ..run import start_worker
 from ..subjects import Subject, ours
@@ -195,19 +196,6 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def write(document: Path, text: str) -> None:
-    """Put the table between the markers of a document.
-
-    Raises:
-        ValueError: the document has no such markers.
-    """
-    before, begin, rest = document.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"`--write` must name a document with the lines {BEGIN} and {END}")
-    document.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, optionally write; 1 where our judge misses a fault or cries wolf."""
     parser = argparse.ArgumentParser("python -m kda_verify.faults.detection", description=__doc__)
@@ -222,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
     text = table(rows)
     print(text)
     if options.write:
-        write(options.write, text)
+        replace_between(options.write, BEGIN, END, text)
     if options.json:
         counts = [vars(row) for row in rows]
         data = {"environment": summary.environment("cpu"), "rows": counts}
