@@ -210,6 +210,15 @@ def test_envelope_operands_share_bytes_but_no_element() -> None:
     assert state.data_ptr() % 16 == 0
 
 
+def test_weights_have_the_gaps_of_index_vectors() -> None:
+    arguments = build(RICH).arguments
+    vectors = ("A_log", "dt_bias", "onorm_weight", "ssm_state_indices", "cu_seqlens")
+    assert {arguments[name].stride() for name in vectors} == {(3,)}
+    assert {arguments[f"w_{x}"].stride() for x in "qkv"} == {(6, 1)}
+    dense = build(replace(RICH, index_stride=1)).arguments
+    assert all(dense[name].is_contiguous() for name in ("A_log", "dt_bias", "w_q"))
+
+
 def flip(storage: Tensor, byte: int) -> None:
     """Change one bit."""
     storage[byte] = storage[byte] ^ 1

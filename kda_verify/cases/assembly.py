@@ -12,7 +12,7 @@ from torch import Tensor
 from .arena import Arena, Frame, Placement
 from .case import Case
 from .draw import Draw
-from .layout import Item, index, plain, pools
+from .layout import Item, index, pools, weights
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,10 @@ class Assembly:
         view = self.place(index(self.case, name, len(values)))[0]
         view.copy_(torch.tensor(values, dtype=torch.int32))
 
-    def constant(self, name: str, value: Tensor | None) -> None:
-        """Place a dense fp32 operand, unless it is None."""
+    def weight(self, name: str, value: Tensor | None) -> None:
+        """Place an fp32 weight, unless it is None."""
         if value is not None:
-            self.place(plain(name, tuple(value.shape)))[0].copy_(value)
+            self.place(weights(self.case, name, tuple(value.shape)))[0].copy_(value)
 
     def offsets(self, name: str) -> None:
         """Place the row offsets of the packed requests."""

@@ -40,7 +40,7 @@ def verify(case: Case, draw: Draw, tokens: Tokens, device: torch.device | str) -
     streams = _inputs(assembly, ("x_q", "x_k", "x_v"), tokens)
     if case.conv:
         for name, stream in zip("qkv", streams, strict=True):
-            assembly.constant(f"w_{name}", stream.taps)
+            assembly.weight(f"w_{name}", stream.taps)
 
     depth = case.capacity + (case.pool != "dense")
     items = history_items(case, "cs") if case.conv else []
@@ -109,8 +109,8 @@ def _inputs(assembly: Assembly, names: tuple[str, ...], tokens: Tokens) -> list[
     assembly.fill_rows(gate, tokens.g)
     beta = assembly.place(rows(case, "beta", (case.heads_v,), dtype))[0]
     assembly.fill_rows(beta, tokens.beta)
-    assembly.constant("A_log", tokens.a_log)
-    assembly.constant("dt_bias", tokens.dt_bias)
+    assembly.weight("A_log", tokens.a_log)
+    assembly.weight("dt_bias", tokens.dt_bias)
     return streams
 
 
@@ -132,7 +132,7 @@ def _output_norm(assembly: Assembly, draw: Draw) -> float:
     inner = (case.heads_v, case.size_v)
     gate = assembly.place(rows(case, "onorm_gate", inner, ACTIVATION[case.logit_dtype]))[0]
     assembly.fill_rows(gate, 2.0 * draw.normal("onorm_gate", sum(case.lengths), *inner))
-    assembly.constant("onorm_weight", 1.0 + 0.2 * draw.normal("onorm_weight", case.size_v))
+    assembly.weight("onorm_weight", 1.0 + 0.2 * draw.normal("onorm_weight", case.size_v))
     return NORM_EPS[draw.integer("onorm_eps", 0, len(NORM_EPS))]
 
 

@@ -65,7 +65,8 @@ class Case:
         state_layout: layout of the recurrent operation's states.
         batched: the recurrent operation gets [N, L, ...] (equal lengths), not packed rows.
         spare_slots: pool slots (and scratch rows) that no request lists.
-        index_stride: element stride of index vectors.
+        index_stride: element stride of index vectors and of vectors of weights; the channels of
+            taps lie as much further apart.
         conv, qk_norm, gate_form, beta_form: stages computed in the call, or given.
         gate_bias, gate_rate: dt_bias and A_log are passed.
         lower_bound: floor of the lower-bound gate.

@@ -95,6 +95,13 @@ def index(case: Case, name: str, size: int) -> Placement:
     return Placement(name, (size,), (case.index_stride,), torch.int32)
 
 
+def weights(case: Case, name: str, shape: tuple[int, ...]) -> Placement:
+    """Place an fp32 weight, [n] or [channels, taps], with the gaps of an index vector."""
+    strides = dense(shape)
+    gap = case.index_stride - 1
+    return Placement(name, shape, (strides[0] + gap, *strides[1:]), torch.float32)
+
+
 def pools(case: Case, items: Sequence[Item], slots: int) -> list[list[Placement]]:
     """Place per-slot pools: each dense or pitched in its own arena, or all in one envelope."""
     if case.pool == "envelope":

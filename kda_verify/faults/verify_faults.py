@@ -146,6 +146,20 @@ log_decay = log_decay.to(tl.bfloat16).to(tl.float32)""",
         "numerator = 1.0",
         "the sigmoid of a negative number is that of its absolute value",
     ),
+    Plant(
+        "bias-stride-ignored",
+        "prepare",
+        "bias = load_vector(dt_bias + gate_channels * dt_bias_channel, in_key)",
+        "bias = load_vector(dt_bias + gate_channels, in_key)",
+        "the gate bias is read as if it were contiguous",
+    ),
+    Plant(
+        "taps-pitch-ignored",
+        "prepare",
+        "load_taps(w_q, w_q_channel, channels_k, in_key)",
+        "load_taps(w_q, 4, channels_k, in_key)",
+        "the query's taps are read as if they were contiguous",
+    ),
 )
 STREAM_AND_SCAN: tuple[Plant, ...] = (
     Plant(
