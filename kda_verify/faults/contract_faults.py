@@ -161,4 +161,12 @@ CONTRACT: tuple[Plant, ...] = (
         "views that share their last 16 bytes count as apart",
         "contract",
     ),
+    Plant(
+        "expanded-output",
+        "contract/overlap",
+        "if nested:",
+        "if nested or (dims and dims[0][0] == 0):",
+        "an expanded tensor may be written",
+        "contract",
+    ),
 )

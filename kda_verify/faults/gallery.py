@@ -13,13 +13,15 @@ import importlib
 import json
 import os
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -39,26 +41,9 @@ from ..judging.judge import judge
 from ..laws.catalogue import LAWS, Law, OutOfRange, check
 from ..run import start_worker
 from ..subjects import Subject, ours
-from . import commit_faults, contract_faults, verify_faults
+from .catalogue import FAULTS
 from .planted import PACKAGE, Plant, planted
-from .plants import PLANTS
 
-STAGES: dict[str, Sequence[Plant]] = {
-    "first kinds": PLANTS,
-    "prepare": verify_faults.PREPARE,
-    "stream and scan": verify_faults.STREAM_AND_SCAN,
-    "launch and wrapper": verify_faults.LAUNCH,
-    "replay commit": commit_faults.REPLAY,
-    "conv commit": commit_faults.CONV,
-    "contract": contract_faults.CONTRACT,
-}
-"""Every fault by the stage it stands in; the first kinds stand in several."""
-
-SUBJECT_OF = {
-    "verify": "kda_mtp_verify",
-    "commit": "kda_replay_commit",
-    "conv_commit": "kda_conv_commit",
-}
 LAW_CASES = 4
 """Cases that every law is asked of, where no drawn case has found the fault."""
 
@@ -86,18 +71,18 @@ class Entry:
 
     Attributes:
         fault: its name.
-        stage: where it stands.
+        module: of the kernel package in which it stands.
         description: what the kernel then does wrong.
-        digest: of the patched source, so that a stored entry is known to be of this fault.
+        digest: of the patched source and of the checks, so that a stored entry is of both.
         found_by: kind of check that rejects it, or "" where none does.
         first: the case, law or call that shows it.
-        says: first line of what the check said.
+        says: first line of what the check said, or why none is named.
         control: whether the kernel as it is passes the same check.
         seconds: taken.
     """
 
     fault: str
-    stage: str
+    module: str
     description: str
     digest: str
     found_by: str
@@ -113,19 +98,30 @@ class Entry:
 
 
 def source_digest(plant: Plant) -> str:
-    """Return a digest of the whole package with the fault in it.
+    """Return a digest of all source that decides an entry: the fault, the oracle, the checks.
 
     Raises:
         ValueError: the fault does not apply to the present source.
     """
-    root = Path(str(importlib.import_module(PACKAGE).__file__)).parent
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        if path == root / f"{plant.module}.py":
+    for path, text in _sources().items():
+        if path == f"{PACKAGE}/{plant.module}.py":
             text = plant.apply(text)
-        digest.update(f"{path.relative_to(root)}\0{text}\0".encode())
+        digest.update(f"{path}\0{text}\0".encode())
     return digest.hexdigest()[:16]
+
+
+@cache
+def _sources() -> dict[str, str]:
+    """Read every module of the kernels, the oracle and the checks, but for the lists of faults."""
+    root = Path(__file__).resolve().parents[2]
+    folders = (root / "kda_ref", root / PACKAGE, root / "kda_verify")
+    return {
+        path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
+        for folder in folders
+        for path in sorted(folder.rglob("*.py"))
+        if path.parent.name != "faults" or path.name == "gallery.py"
+    }
 
 
 def checks(operation: str) -> Iterator[Check]:
@@ -134,7 +130,7 @@ def checks(operation: str) -> Iterator[Check]:
         yield from _contract_checks()
         return
     for draws in plan.OURS:
-        if draws.subject == SUBJECT_OF[operation]:
+        if draws.subject == ours.GENERAL[operation]:
             kind = "exact family" if draws.strategy.startswith("exact") else "cases"
             for batch in plan.batches([draws], size=25):
                 for case in batch.cases():
@@ -147,7 +143,7 @@ def checks(operation: str) -> Iterator[Check]:
 
 
 def _subject(operation: str, package: str) -> Subject:
-    return next(s for s in ours.subjects(package) if s.name == SUBJECT_OF[operation])
+    return ours.subject(ours.GENERAL[operation], package)
 
 
 def _judged(operation: str, case: Case, package: str) -> str:
@@ -157,7 +153,7 @@ def _judged(operation: str, case: Case, package: str) -> str:
 
 def _lawful(law: Law, case: Case, package: str) -> str:
     try:
-        breach = check(law, case, {o: _subject(o, package) for o in SUBJECT_OF})
+        breach = check(law, case, {o: _subject(o, package) for o in ours.GENERAL})
     except OutOfRange:
         return ""
     except Exception as problem:  # a wrong kernel may raise
@@ -204,73 +200,92 @@ def _accepted(contract: Contract, boundary: Mutation, package: str) -> str:
     return ""
 
 
-def run_fault(plant: Plant, stage: str, time_limit: float) -> Entry:
-    """Put the checks to one fault; meant for a worker process."""
+def run_fault(plant: Plant, time_limit: float, trail: Path | None = None) -> Entry:
+    """Put the checks to one fault; meant for a worker process.
+
+    Args:
+        plant: the fault.
+        time_limit: seconds after which no further check is begun.
+        trail: a file that always holds the number of the check under way, should the process die.
+    """
     warnings.filterwarnings("ignore")
     start = time.perf_counter()
-    found: Check | None = None
-    said = ""
     with planted(plant) as package:
-        for question in checks(plant.operation):
-            said = question.ask(package)
-            if said:
-                found = question
-                break
+        for number, question in enumerate(checks(plant.operation)):
+            if trail is not None:
+                trail.write_text(str(number))
+            if said := question.ask(package):
+                control = not question.ask(PACKAGE)
+                return _entry(plant, question, said, control, start)
             if time.perf_counter() - start > time_limit:
-                break
+                return _entry(
+                    plant, None, f"no check in {time_limit:.0f} s rejects it", False, start
+                )
+    return _entry(plant, None, "no check rejects it", False, start)
+
+
+def _entry(plant: Plant, by: Check | None, said: str, control: bool, start: float) -> Entry:
     return Entry(
-        plant.name,
-        stage,
-        plant.description,
-        source_digest(plant),
-        found.kind if found else "",
-        found.of if found else "",
-        said.partition("\n")[0],
-        found is not None and not found.ask(PACKAGE),
+        plant.name, plant.module, plant.description, source_digest(plant), by.kind if by else "",
+        by.of if by else "", said.partition("\n")[0], control,
         round(time.perf_counter() - start, 1),
-    )
+    )  # fmt: skip
 
 
-def _alone(plant: Plant, stage: str, time_limit: float) -> Entry:
+def _control(operation: str, number: int) -> bool:
+    """Whether the kernel as it is passes the check of that number."""
+    question = next(islice(checks(operation), number, None))
+    return not question.ask(PACKAGE)
+
+
+def _alone(plant: Plant, time_limit: float) -> Entry:
     """Run a fault in a process of its own: one that reads past its memory may end it."""
     start = time.perf_counter()
-    with ProcessPoolExecutor(1, get_context("spawn"), start_worker) as pool:
+    with tempfile.TemporaryDirectory() as folder:
+        trail = Path(folder) / "number"
         try:
-            return pool.submit(run_fault, plant, stage, time_limit).result()
+            with _process() as pool:
+                return pool.submit(run_fault, plant, time_limit, trail).result()
         except BrokenProcessPool:
-            seconds = round(time.perf_counter() - start, 1)
-            # The same checks run on the kernel as it is in the suite, which would have ended too.
-            return Entry(
-                plant.name, stage, plant.description, source_digest(plant), "crash", "",
-                "the process died", True, seconds,
-            )  # fmt: skip
+            if not trail.exists():
+                raise
+            number = int(trail.read_text())
+        question = next(islice(checks(plant.operation), number, None))
+        try:
+            with _process() as pool:
+                control = pool.submit(_control, plant.operation, number).result()
+        except BrokenProcessPool:
+            control = False
+        return _entry(plant, question, "the process died", control, start)
+
+
+def _process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, get_context("spawn"), start_worker)
 
 
 def run(
-    work: Sequence[tuple[str, Plant]],
-    workers: int,
-    time_limit: float,
-    store: Path | None,
+    faults: Sequence[Plant], workers: int, time_limit: float, store: Path | None
 ) -> list[Entry]:
     """Run faults in worker processes with progress; stored entries of the same source are kept."""
     entries = {entry.fault: entry for entry in load(store)}
-    digests = {plant.name: source_digest(plant) for _, plant in work}
-    kept = [entries[n] for n, d in digests.items() if n in entries and entries[n].digest == d]
-    done = {entry.fault: entry for entry in kept}
-    left = [(stage, plant) for stage, plant in work if plant.name not in done]
+    done = {
+        plant.name: entries[plant.name]
+        for plant in faults
+        if plant.name in entries and entries[plant.name].digest == source_digest(plant)
+    }
     with (
         Progress(console=Console(stderr=True)) as bar,
         ThreadPoolExecutor(workers) as threads,
     ):
-        task = bar.add_task("faults", total=len(work), completed=len(done))
-        pending = [threads.submit(_alone, plant, stage, time_limit) for stage, plant in left]
-        for future in as_completed(pending):
+        task = bar.add_task("faults", total=len(faults), completed=len(done))
+        left = [plant for plant in faults if plant.name not in done]
+        for future in as_completed([threads.submit(_alone, plant, time_limit) for plant in left]):
             entry = future.result()
             done[entry.fault] = entry
             if store is not None:
                 add(entry, store)
             bar.advance(task)
-    return [done[plant.name] for _, plant in work]
+    return [done[plant.name] for plant in faults]
 
 
 def add(entry: Entry, store: Path) -> None:
@@ -295,23 +310,23 @@ def load(store: Path | None) -> list[Entry]:
 
 
 def tables(entries: Sequence[Entry]) -> tuple[Table, Table]:
-    """Render a row per fault, and what was found by stage and kind of check."""
+    """Render a row per fault, and what was found by module and kind of check."""
     rows = Table(title="Planted faults", title_justify="left")
-    for column in ("fault", "stage", "found by", "first", "s"):
+    for column in ("fault", "module", "found by", "said", "s"):
         rows.add_column(column, overflow="ellipsis", no_wrap=True, max_width=72)
     for e in entries:
         by = f"[green]{e.found_by}[/]" if e.found else "[red]NOT FOUND[/]"
         if e.found_by and not e.control:
             by = "[red]CONTROL FAILS[/]"
-        rows.add_row(e.fault, e.stage, by, e.says or e.description, f"{e.seconds:.0f}")
+        rows.add_row(e.fault, e.module, by, e.says, f"{e.seconds:.0f}")
     kinds = sorted({e.found_by for e in entries if e.found})
-    kills = Table(title="Found by stage and check", title_justify="left")
-    for column in ("stage", "faults", "found", *kinds):
-        kills.add_column(column, justify="left" if column == "stage" else "right")
-    for stage in dict.fromkeys(e.stage for e in entries):
-        mine = [e for e in entries if e.stage == stage]
+    kills = Table(title="Found by module and check", title_justify="left")
+    for column in ("module", "faults", "found", *kinds):
+        kills.add_column(column, justify="left" if column == "module" else "right")
+    for module in sorted({e.module for e in entries}):
+        mine = [e for e in entries if e.module == module]
         by_kind = [str(sum(e.found and e.found_by == kind for e in mine)) for kind in kinds]
-        kills.add_row(stage, str(len(mine)), str(sum(e.found for e in mine)), *by_kind)
+        kills.add_row(module, str(len(mine)), str(sum(e.found for e in mine)), *by_kind)
     return rows, kills
 
 
@@ -327,13 +342,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     # Before the workers import Triton: faults are judged in its interpreter.
     os.environ["TRITON_INTERPRET"] = "1"
-    everything = [(stage, plant) for stage, faults in STAGES.items() for plant in faults]
-    names = [plant.name for _, plant in everything]
-    if unknown := [name for name in options.faults if name not in names]:
+    if unknown := sorted(set(options.faults) - {plant.name for plant in FAULTS}):
         print(f"gallery: no fault is named {', '.join(unknown)}", file=sys.stderr)
         return 2
-    work = [(s, p) for s, p in everything if not options.faults or p.name in options.faults]
-    entries = run(work, options.workers, options.time_limit, options.store)
+    chosen = [p for p in FAULTS if not options.faults or p.name in options.faults]
+    entries = run(chosen, options.workers, options.time_limit, options.store)
     console = Console(width=None if sys.stdout.isatty() else 160)
     for table in tables(entries):
         console.print(table)

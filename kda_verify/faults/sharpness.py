@@ -156,7 +156,7 @@ def sample_batch(batch: Batch, device: str) -> list[Sample]:
 
     collect()
     name = batch.draws.subject
-    real, copy = _subject(name, "kda_kernels"), _subject(name, _copy_for(name))
+    real, copy = ours.subject(name, "kda_kernels"), ours.subject(name, _copy_for(name))
     samples = (sample(case, real, copy, device) for case in cases)
     return [s for s in samples if s is not None]
 
@@ -255,10 +255,6 @@ def summarize(subject: str, samples: Iterable[Sample]) -> Sharpness:
         worst_case="" if worst is None else worst.case.to_json(),
         missed=tuple(s.case.to_json() for s in missed),
     )
-
-
-def _subject(name: str, package: str) -> Subject:
-    return next(s for s in ours.subjects(package) if s.name == name)
 
 
 _copies = ExitStack()

@@ -45,6 +45,13 @@ DSPARK = Claims(
 
 COMMIT = Claims(Precision(), grain="token")
 
+GENERAL = {
+    "verify": "kda_mtp_verify",
+    "commit": "kda_replay_commit",
+    "conv_commit": "kda_conv_commit",
+}
+"""The subject that takes every case of an operation; the drop-ins take some."""
+
 
 @dataclass(frozen=True)
 class Ours:
@@ -128,4 +135,19 @@ def subjects(package: str = "kda_kernels") -> tuple[Ours, ...]:
     )
 
 
-__all__ = ["COMMIT", "DSPARK", "ONE_PASS", "CommitSpec", "Dspark", "Ours", "subjects"]
+def subject(name: str, package: str = "kda_kernels") -> Ours:
+    """Return one of our operations by name, from the package or from a copy of it."""
+    return next(s for s in subjects(package) if s.name == name)
+
+
+__all__ = [
+    "COMMIT",
+    "DSPARK",
+    "GENERAL",
+    "ONE_PASS",
+    "CommitSpec",
+    "Dspark",
+    "Ours",
+    "subject",
+    "subjects",
+]

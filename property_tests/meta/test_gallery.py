@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from kda_verify.faults import gallery
-from kda_verify.faults.gallery import STAGES, Entry, checks, load, run_fault, source_digest, tables
+from kda_verify.faults.catalogue import FAULTS
+from kda_verify.faults.gallery import Check, Entry, checks, load, run_fault, source_digest, tables
 from kda_verify.faults.planted import Plant
 from kda_verify.faults.plants import PLANTS
+from kda_verify.subjects import ours
 
-EVERY = [(stage, plant) for stage, faults in STAGES.items() for plant in faults]
+
+@pytest.mark.parametrize("plant", FAULTS, ids=lambda p: p.name)
+def test_applies_to_the_present_source(plant: Plant) -> None:
+    """A fault whose anchor has gone must be written anew, not left out."""
+    assert source_digest(plant) != source_digest(replace(plant, replacement=plant.anchor))
 
 
-@pytest.mark.parametrize(("stage", "plant"), EVERY, ids=[p.name for _, p in EVERY])
-def test_applies_to_the_present_source(stage: str, plant: Plant) -> None:
-    """A fault whose anchor has gone must be written anew, not skipped."""
-    assert source_digest(plant) != source_digest(replace(plant, replacement=plant.anchor)), stage
+@pytest.mark.parametrize("plant", FAULTS, ids=lambda p: p.name)
+def test_is_asked_what_is_meant_for_it(plant: Plant) -> None:
+    """A fault of the contract shows in no case, and a commit's in no verify."""
+    of_contract = plant.module.startswith("contract/")
+    assert of_contract == (plant.operation == "contract")
+    assert of_contract or plant.operation in ours.GENERAL
 
 
 def test_faults_are_distinct() -> None:
-    plants = [plant for _, plant in EVERY]
-    assert len({p.name for p in plants}) == len(plants)
-    assert len({source_digest(p) for p in plants}) == len(plants)
+    assert len({p.name for p in FAULTS}) == len(FAULTS)
+    assert len({source_digest(p) for p in FAULTS}) == len(FAULTS)
 
 
 @pytest.mark.parametrize(
@@ -33,8 +41,8 @@ def test_faults_are_distinct() -> None:
     [("conv-taps-reversed", "cases"), ("index-equals-limit", "contract")],
 )
 def test_finds_a_fault_and_passes_its_control(name: str, found_by: str) -> None:
-    stage, plant = next((s, p) for s, p in EVERY if p.name == name)
-    entry = run_fault(plant, stage, 60.0)
+    plant = next(p for p in FAULTS if p.name == name)
+    entry = run_fault(plant, 60.0)
     assert (entry.found_by, entry.control, entry.found) == (found_by, True, True)
     assert entry.first
     assert entry.says
@@ -43,23 +51,24 @@ def test_finds_a_fault_and_passes_its_control(name: str, found_by: str) -> None:
 def test_a_change_that_changes_nothing_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     plant = replace(PLANTS[0], replacement=f"{PLANTS[0].anchor}  # as before")
     few = list(zip(range(2), checks("verify"), strict=False))
-    monkeypatch.setattr(gallery, "checks", lambda operation: (check for _, check in few))
-    entry = run_fault(plant, "stream and scan", 60.0)
-    assert (entry.found_by, entry.found) == ("", False)
+    monkeypatch.setattr(gallery, "checks", lambda operation: iter([check for _, check in few]))
+    entry = run_fault(plant, 60.0)
+    assert (entry.found_by, entry.found, entry.says) == ("", False, "no check rejects it")
+    assert run_fault(plant, 0.0).says == "no check in 0 s rejects it"
 
 
 def test_a_check_that_rejects_the_kernel_as_it_is_finds_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wolf = gallery.Check("cases", "any", lambda package: "wrong")
+    wolf = Check("cases", "any", lambda package: "wrong")
     monkeypatch.setattr(gallery, "checks", lambda operation: iter([wolf]))
-    entry = run_fault(PLANTS[0], "stream and scan", 60.0)
+    entry = run_fault(PLANTS[0], 60.0)
     assert (entry.found_by, entry.control, entry.found) == ("cases", False, False)
     assert "CONTROL FAILS" in str(list(tables([entry])[0].columns[2].cells))
 
 
 def test_every_operation_is_asked_about_laws() -> None:
-    for operation in gallery.SUBJECT_OF:
+    for operation in ours.GENERAL:
         kinds = {check.kind for check in checks(operation)}
         exact = {"exact family"} if operation != "conv_commit" else set()
         assert kinds == {"cases", "laws", *exact}
@@ -67,7 +76,7 @@ def test_every_operation_is_asked_about_laws() -> None:
 
 def entry_of(plant: Plant, **changes: object) -> Entry:
     entry = Entry(
-        plant.name, "prepare", "", source_digest(plant), "cases", "{}", "wrong", True, 1.0
+        plant.name, plant.module, "", source_digest(plant), "cases", "{}", "wrong", True, 1.0
     )
     return replace(entry, **changes)  # type: ignore[arg-type]
 
@@ -82,15 +91,32 @@ def test_stored_entries_are_kept_while_the_source_is_the_same(
     assert [e.fault for e in load(store)] == [kept.name, stale.name]
     ran = []
 
-    def alone(plant: Plant, stage: str, time_limit: float) -> Entry:
+    def alone(plant: Plant, time_limit: float) -> Entry:
         ran.append(plant.name)
         return entry_of(plant, seconds=2.0)
 
     monkeypatch.setattr(gallery, "_alone", alone)
-    entries = gallery.run([("a", kept), ("a", stale)], 1, 1.0, store)
+    entries = gallery.run([kept, stale], 1, 1.0, store)
     assert ran == [stale.name]
     assert [e.seconds for e in entries] == [1.0, 2.0]
     assert load(store)[-1].digest == source_digest(stale)
+
+
+def test_a_process_that_dies_has_a_control(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check it died on is asked of the kernel as it is, in a process of its own."""
+    plant = replace(
+        next(p for p in FAULTS if p.name == "conv-taps-reversed"),
+        replacement="import os\nos._exit(3)",
+    )
+    plant = replace(plant, module="replay", anchor="CONV_COMMIT.validate(locals())")
+    entry = gallery._alone(plant, 60.0)
+    assert (entry.says, entry.found_by, entry.control) == ("the process died", "cases", True)
+    monkeypatch.setattr(gallery, "_control", _dies)
+    assert not gallery._alone(plant, 60.0).found
+
+
+def _dies(operation: str, number: int) -> bool:
+    os._exit(3)
 
 
 def test_refuses_a_fault_it_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:

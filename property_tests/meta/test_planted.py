@@ -27,12 +27,7 @@ from kda_verify.judging.judge import judge
 from kda_verify.judging.verdict import Outcome
 from kda_verify.subjects import Subject, find, ours
 
-SUBJECT_OF = {
-    "verify": "kda_mtp_verify",
-    "commit": "kda_replay_commit",
-    "conv_commit": "kda_conv_commit",
-    "recurrent": "fla.fused_recurrent_kda",
-}
+SUBJECT_OF = {**ours.GENERAL, "recurrent": "fla.fused_recurrent_kda"}
 WRAPPED = ("verify", "commit", "recurrent")
 SIZES = (16, 24, 17)
 
@@ -165,7 +160,7 @@ def small_cases(operation: str) -> tuple[Case, ...]:
 def test_finds_every_plant(plant: Plant, device: str) -> None:
     name = SUBJECT_OF[plant.operation]
     with planted(plant) as package:
-        copy = next(s for s in ours.subjects(package) if s.name == name)
+        copy = ours.subject(name, package)
         verdicts = (judge(case, copy, device) for case in small_cases(plant.operation))
         found = next((v for v in verdicts if v.failed), None)
     assert found is not None, plant.description
