@@ -79,8 +79,9 @@ def start_worker() -> None:
     import torch
 
     torch.set_num_threads(1)
-    # The interpreter computes masked lanes too and reports their overflows.
-    warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
+    # The interpreter computes masked lanes too, and numpy reports their overflows.
+    for module in ("triton", "numpy"):
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module=module)
     warnings.filterwarnings("ignore", message="Triton is not supported on current platform")
 
 

@@ -7,36 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import kda_ref
-from kda_ref import stages
 from kda_verify.cases.arena import POISON_INDEX
-from kda_verify.cases.build import Built, build
-from kda_verify.cases.case import (
-    BETA_FORMS,
-    BETAS,
-    GATE_FORMS,
-    GATES,
-    KEYS,
-    POISONS,
-    STATES,
-    TAPS,
-    VALUES,
-    Case,
-)
+from kda_verify.cases.build import build
+from kda_verify.cases.case import POISONS, Case
 
-ORACLES: dict[str, Any] = {
-    "verify": kda_ref.kda_mtp_verify,
-    "commit": kda_ref.kda_replay_commit,
-    "conv_commit": kda_ref.kda_conv_commit,
-    "recurrent": kda_ref.kda_recurrent,
-}
-SMALL = settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
-)
+from .any_case import SMALL, call_oracle, cases
+
 RICH = Case(
     heads=2, group=2, size_k=20, lengths=(3, 0, 2, 4), capacity=4, padding=(2,), slack_rows=2,
     dtype="bfloat16", logit_dtype="bfloat16", rows="packed", pool="envelope",
@@ -45,49 +25,11 @@ RICH = Case(
 )  # fmt: skip
 
 
-@st.composite
-def cases(draw: st.DrawFn, operation: str | None = None, exact: bool = False) -> Case:
-    """Draw any case of an operation, exact ones without the stages that round."""
-
-    def choose(*options: Any) -> Any:
-        return draw(st.sampled_from(options))
-
-    operation = operation or choose(*ORACLES)
-    lengths = tuple(draw(st.lists(st.integers(0, 5), min_size=1, max_size=4)))
-    batched = operation == "recurrent" and len(set(lengths)) == 1 and draw(st.booleans())
-    conv = draw(st.booleans())
-    qk_norm = (exact and conv) or draw(st.booleans())
-    dtypes = ("float32", "bfloat16") if exact else ("float32", "bfloat16", "float16")
-    layers = choose(0, 2) if operation.endswith("commit") else 0
-    return Case(
-        operation=operation, heads=choose(1, 2), group=choose(1, 2), size_k=choose(16, 20, 64),
-        size_v=choose(16, 19), lengths=lengths, capacity=max(*lengths, 1) + choose(0, 1),
-        padding=tuple(n for n in range(len(lengths)) if draw(st.booleans())),
-        slack_rows=choose(0, 2), dtype=choose(*dtypes),
-        logit_dtype=choose("float32", "bfloat16"), rows=choose("packed", "separate"),
-        pool=choose("dense", "pitched", "envelope"), conv_pool=choose("transposed", "dense"),
-        state_layout=choose("vk", "kv"), batched=batched, spare_slots=choose(0, 1, 3),
-        index_stride=choose(1, 3), conv=conv, qk_norm=qk_norm, gate_form=choose(*GATE_FORMS),
-        beta_form=choose(*BETA_FORMS), gate_bias=draw(st.booleans()),
-        gate_rate=draw(st.booleans()), out_norm=not exact and draw(st.booleans()),
-        out_given=draw(st.booleans()), layers=layers, track=draw(st.booleans()),
-        records=("rings", "snapshots", *(("windows",) if conv else ())), null_block=choose(-1, 1),
-        exact=exact, keys=choose(*KEYS), gates=choose(*GATES), taps=choose(*TAPS),
-        betas=choose(*BETAS), values=choose(*VALUES), states=choose(*STATES),
-        poison=choose(*POISONS), seed=draw(st.integers(0, 999)),
-    )  # fmt: skip
-
-
 def is_poison(x: Tensor) -> Tensor:
     """Say which elements are poison."""
     if not x.dtype.is_floating_point:
         return x == POISON_INDEX
     return x.isnan() | (x.float().abs() >= 6e4)
-
-
-def call_oracle(built: Built) -> Any:
-    """Run the oracle of the case's operation on the call."""
-    return ORACLES[built.case.operation](**built.arguments)
 
 
 @SMALL
@@ -278,127 +220,3 @@ def test_frame_finds_guards_and_gaps(case: Case, random: Any) -> None:
     p = next(p for p in arena.placements if name == f"guard of {p.name}")
     start = arena.guard + p.start + offset * p.dtype.itemsize
     assert start <= byte < start + p.dtype.itemsize
-
-
-# The exact family: any algorithm in any precision must give the oracle's bits.
-
-
-def prepared(built: Built, n: int) -> tuple[Tensor, ...]:
-    """Run every stage before the recurrence in fp32, for request n: q, k, v, G, b."""
-    a, case = built.arguments, built.case
-    start, end = a["cu_seqlens"][n : n + 2].tolist()
-    streams = []
-    for s in "qkv":
-        x = a[f"x_{s}"][0, start:end].float()
-        if case.conv:
-            window = stages.windows(a[f"cs_{s}"][built.slots[n]].float(), x.flatten(1))
-            y = stages.silu(stages.short_conv(window, a[f"w_{s}"]))
-            assert torch.equal(y, y.to(a["x_q"].dtype).float())
-            x = y.view_as(x)
-        streams.append(x)
-    q, k, v = streams
-    if case.qk_norm:
-        q, k = stages.l2_normalize(q), stages.l2_normalize(k)
-    q = (q * a["scale"]).repeat_interleave(case.group, 1)
-    k = k.repeat_interleave(case.group, 1)
-    logit = a["g"][0, start:end].float()
-    if "dt_bias" in a:
-        logit = logit + a["dt_bias"].view(case.heads_v, -1)
-    rate = a.get("A_log", torch.zeros(case.heads_v))[:, None]
-    decay = logit
-    if case.gate_form == "softplus":
-        decay = stages.softplus_gate(logit, rate)
-    elif case.gate_form == "lower_bound":
-        decay = stages.lower_bound_gate(logit, rate, a["lower_bound"])
-    b = stages.write_strength(a["beta"][0, start:end].float(), case.beta_form)
-    return q, k, v, decay, b
-
-
-def token_loop(state: Tensor, tokens: list[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Advance one head token by token, every operand of a product rounded to `dtype`."""
-
-    def r(x: Tensor) -> Tensor:
-        return x.to(dtype).float()
-
-    q, k, v, decay, b = tokens
-    out = []
-    for t in range(len(b)):
-        state = state * torch.exp(decay[t])
-        u = b[t] * (v[t] - r(state) @ r(k[t]))
-        state = state + r(u)[:, None] * r(k[t])
-        out.append(r(state) @ r(q[t]))
-    return torch.stack(out), state
-
-
-def one_pass(state: Tensor, tokens: list[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Advance one head in one pass over its state, by forward substitution."""
-
-    def r(x: Tensor) -> Tensor:
-        return x.to(dtype).float()
-
-    q, k, v, decay, b = tokens
-    size, count = k.shape[1], len(b)
-    carried = torch.zeros(0, size)
-    total = torch.ones(size)
-    y, z, p, w = torch.zeros(0, size), torch.zeros(0, v.shape[1]), [], []
-    for t in range(count):
-        total = total * torch.exp(decay[t])
-        carried = carried * torch.exp(decay[t])
-        row = b[t] * (r(carried) @ r(k[t]))
-        y = torch.cat([y, (-b[t] * k[t] * total - r(row) @ r(y))[None]])
-        z = torch.cat([z, (b[t] * v[t] - r(row) @ r(z))[None]])
-        carried = torch.cat([carried, k[t : t + 1]])
-        reads = r(carried) @ r(q[t])
-        p.append(q[t] * total + r(reads) @ r(y))
-        w.append(r(reads) @ r(z))
-    out = r(torch.stack(p)) @ r(state).T + torch.stack(w)
-    u = r(y) @ r(state).T + z
-    return out, state * total + r(u).T @ r(carried)
-
-
-@SMALL
-@given(cases("verify", exact=True))
-def test_exact_family_rounds_nowhere(case: Case) -> None:
-    built = build(case)
-    result = call_oracle(built)
-    assert result.in_range
-    for n, trace in enumerate(result.requests):
-        if trace is None or not case.lengths[n]:
-            continue
-        q, k, v, decay, b = prepared(built, n)
-        ring = trace.ring_log_decay.value
-        assert torch.equal(decay.double(), ring)
-        assert torch.equal(b.double(), trace.ring_beta.value)
-        state = built.arguments["recurrent_state"][built.slots[n]]
-        for head in range(case.heads_v):
-            for algorithm in (token_loop, one_pass):
-                for dtype in (torch.float32, torch.bfloat16):
-                    inputs = [x[:, head] for x in (q, k, v, decay, b)]
-                    out, last = algorithm(state[head], inputs, dtype)
-                    assert torch.equal(out.double(), trace.o.value[:, head])
-                    assert trace.snapshots is not None
-                    assert torch.equal(last.double(), trace.snapshots.value[-1, head])
-                    assert torch.equal(out, out.to(dtype).float())
-
-
-@pytest.mark.parametrize("keys", ["one_hot", "hadamard"])
-@pytest.mark.parametrize("conv", [True, False])
-def test_exact_family_exercises_every_stage(keys: str, conv: bool) -> None:
-    case = Case(
-        exact=True, conv=conv, keys=keys, lengths=(12, 12), capacity=12, gate_form="softplus",
-        beta_form="twice_sigmoid", records=("snapshots",), group=2, dtype="bfloat16",
-    )  # fmt: skip
-    built = build(case)
-    result = call_oracle(built)
-    traces = [t for t in result.requests if t is not None]
-    assert {float(x) for t in traces for x in t.ring_beta.value.unique()} == {0.0, 1.0, 2.0}
-    assert {float(x) for t in traces for x in t.ring_log_decay.value.unique()} == {0.0, -1024.0}
-    assert all((t.o.value != 0).double().mean() > 0.3 for t in traces)
-
-
-@pytest.mark.parametrize(
-    "change", [{"dtype": "float16"}, {"out_norm": True}, {"qk_norm": False}, {"scale": 0.3}]
-)
-def test_exact_refuses_stages_that_round(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must be .* where exact"):
-        build(replace(Case(exact=True), **change))

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import kda_kernels
-from kda_kernels import offline, registration
+from kda_kernels import offline, registration, targets
 from kda_kernels.plan import CommitOperands, ConvCommitOperands, VerifyOperands
 from kda_kernels.resources import contracted_sums
 from kda_verify.cases.build import build
@@ -164,3 +164,14 @@ def test_resources_are_as_recorded() -> None:
         capture_output=True, text=True, env=environment, cwd=ROOT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("architecture", "limit"), [(100, 112), (90, None), (80, None), ("gfx942", None), (None, None)]
+)
+def test_only_sm_100_limits_the_registers_of_the_commit(
+    architecture: int | str | None, limit: int | None
+) -> None:
+    options = targets.commit_options(architecture)
+    assert options.pop("maxnreg", None) == limit
+    assert options == {"num_warps": targets.TILE_WARPS}
