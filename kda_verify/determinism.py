@@ -1,11 +1,17 @@
-"""Whether a kernel gives the same bits every time."""
+"""Whether a kernel gives the same bits every time, whatever was called before."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from .cases.build import build
+import torch
+from torch import Tensor
+
+from .cases.build import Built, build
 from .cases.case import Case
+from .cases.layout import SEED_PERIOD
+from .judging.judge import judge
 from .judging.verdict import Outcome, Verdict
 from .subjects.base import Subject
 
@@ -26,32 +32,104 @@ def repeat(case: Case, subject: Subject, device: str = "cpu", times: int = 3) ->
     """
     built = build(case, device)
     built.frame.snapshot()
-    first: list[tuple[str, torch.Tensor]] = []
-    for attempt in range(times):
+    first = _bits(built, subject, device)
+    for attempt in range(1, times):
         built.frame.restore()
-        with _load(device):
-            returned = subject.call(built)
-        tensors = {k: v for k, v in built.arguments.items() if isinstance(v, torch.Tensor)}
-        seen = [(name, _bits(tensor)) for name, tensor in {**tensors, **returned}.items()]
-        if not first:
-            first = seen
-            continue
-        for (name, before), (_, after) in zip(first, seen, strict=True):
-            if not torch.equal(before, after):
-                place = int((before != after).flatten().nonzero()[0])
-                return Verdict(
-                    Outcome.INCORRECT,
-                    subject.name,
-                    case,
-                    where=name,
-                    detail=f"call {attempt + 1} of {times} gave other bits, element {place}",
-                )
+        if problem := _other(first, _bits(built, subject, device)):
+            return _failed(subject, case, f"call {attempt + 1} of {times}", *problem)
     return Verdict(Outcome.PASS, subject.name, case)
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor as integers of its width: NaN equals itself, and zero differs from -zero."""
-    return tensor.detach().view(_INTEGERS[tensor.itemsize]).cpu().clone()
+def in_any_order(case: Case, subject: Subject, device: str = "cpu") -> Verdict:
+    """Call a subject on other operands in between; they too are judged, against the oracle.
+
+    The others differ from the case where a launcher might remember too little: contents at the
+    same addresses (offsets and indices among them), dtype, layout, number of requests, capacity.
+
+    Args:
+        case: what to run; it must be supported.
+        subject: whose kernel.
+        device: where.
+
+    Returns:
+        The first failure: of the case after the others, of other contents at its addresses, or of
+        one of the others by itself.
+    """
+    built = build(case, device)
+    built.frame.snapshot()
+    first = _bits(built, subject, device)
+    for other in others(case):
+        if subject.claims.refusal(other):
+            continue
+        verdict = judge(other, subject, device)
+        if verdict.failed:
+            return verdict
+    if not subject.claims.refusal(contents := other_contents(case)):
+        elsewhere = build(contents, device)
+        built.frame.adopt(elsewhere.frame)
+        here = replace(elsewhere, arguments=_moved(elsewhere, built), frame=built.frame)
+        left, right = _bits(elsewhere, subject, device), _bits(here, subject, device)
+        if problem := _other(left, right):
+            return _failed(subject, contents, "new contents at old addresses", *problem)
+        verdict = judge(contents, subject, device)
+        if verdict.failed:
+            return verdict
+    built.frame.restore()
+    if problem := _other(first, _bits(built, subject, device)):
+        return _failed(subject, case, "the call after others", *problem)
+    return Verdict(Outcome.PASS, subject.name, case)
+
+
+def others(case: Case) -> Iterator[Case]:
+    """List cases that share much with a case, each different in one respect."""
+    yield replace(case, dtype="float32" if case.dtype == "bfloat16" else "bfloat16")
+    yield replace(case, rows="separate" if case.rows == "packed" else "packed")
+    yield replace(case, pool="dense" if case.pool != "dense" else "pitched")
+    if case.requests > 1:
+        padding = tuple(n for n in case.padding if n < case.requests - 1)
+        yield replace(case, lengths=case.lengths[:-1], padding=padding)
+    if case.operation != "recurrent":
+        yield replace(case, capacity=case.capacity + 1 if case.capacity < 16 else 8,
+                      lengths=tuple(min(n, 8) for n in case.lengths))  # fmt: skip
+
+
+def other_contents(case: Case) -> Case:
+    """Return a case whose operands lie the same and hold other numbers, lengths and slots."""
+    last = case.requests - 1
+    padding = tuple(last - n for n in reversed(case.padding))
+    return replace(case, lengths=case.lengths[::-1], padding=padding, seed=case.seed + SEED_PERIOD)
+
+
+def _moved(call: Built, home: Built) -> dict[str, object]:
+    """Return the arguments of a call with its tensors at the addresses of another."""
+    return {
+        name: home.arguments[name] if isinstance(value, Tensor) else value
+        for name, value in call.arguments.items()
+    }
+
+
+def _bits(built: Built, subject: Subject, device: str) -> dict[str, Tensor]:
+    """Call, and copy all operands as integers: NaN equals itself, zero differs from -zero."""
+    with _load(device):
+        returned = subject.call(built)
+    tensors = {k: v for k, v in built.arguments.items() if isinstance(v, Tensor)}
+    return {
+        name: x.detach().view(_INTEGERS[x.itemsize]).cpu().clone()
+        for name, x in {**tensors, **returned}.items()
+    }
+
+
+def _other(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> tuple[str, int] | None:
+    """Find the first operand and element whose bits differ."""
+    for name, before in one.items():
+        if not torch.equal(before, two[name]):
+            return name, int((before != two[name]).flatten().nonzero()[0])
+    return None
+
+
+def _failed(subject: Subject, case: Case, which: str, name: str, place: int) -> Verdict:
+    detail = f"{which} gave other bits, element {place}"
+    return Verdict(Outcome.INCORRECT, subject.name, case, where=name, detail=detail)
 
 
 class _load:

@@ -74,6 +74,14 @@ PEERS = (
     Draws("fla.fused_recurrent_kda", "exact_recurrent_cases", 25),
 )
 
+DETERMINISM = (
+    Draws("kda_mtp_verify", "verify_cases", 6),
+    Draws("kda_replay_commit", "commit_cases", 6),
+    Draws("kda_conv_commit", "conv_commit_cases", 4),
+    Draws("fla.fused_recurrent_kda", "recurrent_cases", 4),
+)
+"""Cases that are repeated and called among others, bit for bit."""
+
 
 def draws_for(subjects: Iterable[str]) -> tuple[Draws, ...]:
     """Return the standard draws of the named subjects."""

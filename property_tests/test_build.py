@@ -14,6 +14,7 @@ from torch import Tensor
 from kda_verify.cases.arena import POISON_INDEX
 from kda_verify.cases.build import build
 from kda_verify.cases.case import POISONS, Case
+from kda_verify.cases.layout import SEED_PERIOD
 
 from .any_case import SMALL, call_oracle, cases
 
@@ -30,6 +31,15 @@ def is_poison(x: Tensor) -> Tensor:
     if not x.dtype.is_floating_point:
         return x == POISON_INDEX
     return x.isnan() | (x.float().abs() >= 6e4)
+
+
+def test_a_frame_adopts_only_one_that_lies_the_same() -> None:
+    one, two = build(RICH), build(replace(RICH, seed=RICH.seed + SEED_PERIOD))
+    one.frame.adopt(two.frame)
+    for mine, theirs in zip(one.frame.arenas, two.frame.arenas, strict=True):
+        assert torch.equal(mine.storage, theirs.storage)
+    with pytest.raises(ValueError, match="must place the same operands alike"):
+        one.frame.adopt(build(replace(RICH, spare_slots=1)).frame)
 
 
 @SMALL

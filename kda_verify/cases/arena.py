@@ -157,6 +157,18 @@ class Frame:
         for arena, before in zip(self.arenas, self._remembered(), strict=True):
             arena.storage.copy_(before)
 
+    def adopt(self, other: Frame) -> None:
+        """Take over every byte of another frame whose operands lie the same.
+
+        Raises:
+            ValueError: they do not.
+        """
+        mine, theirs = ([a.placements for a in f.arenas] for f in (self, other))
+        if mine != theirs:
+            raise ValueError("`other` must place the same operands alike, got another layout")
+        for arena, source in zip(self.arenas, other.arenas, strict=True):
+            arena.storage.copy_(source.storage)
+
     def trespasses(
         self, owned: Mapping[str, Tensor], limit: int = 64
     ) -> list[tuple[str, tuple[int, ...]]]:

@@ -54,10 +54,9 @@ def tokens(case: Case, draw: Draw) -> Tokens:
 def spoiled(built: Built) -> Built:
     """Plant the case's NaN or infinity in v: last token, first head, of the first live request."""
     case = built.case
-    live = [n for n, length in enumerate(case.lengths) if length and n not in case.padding]
-    if case.spoil == "none" or not live:
+    if case.spoil == "none" or not case.busy:
         return built
-    n = live[0]
+    n = case.busy[0]
     values = built.arguments["x_v" if case.operation == "verify" else "v"]
     last = case.lengths[n] - 1
     at = (n, last) if case.batched else (0, sum(case.lengths[:n]) + last)

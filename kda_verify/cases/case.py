@@ -187,6 +187,11 @@ class Case:
         """T, the number of packed rows, slack included."""
         return sum(self.lengths) + self.slack_rows
 
+    @property
+    def busy(self) -> tuple[int, ...]:
+        """Positions of the requests that have tokens and are not padding."""
+        return tuple(n for n, size in enumerate(self.lengths) if size and n not in self.padding)
+
     def to_json(self) -> str:
         """Return one line of JSON that holds every field that is not a default."""
         default = Case()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import commit_faults, contract_faults, verify_faults
+from . import cheats, commit_faults, contract_faults, verify_faults
 from .planted import Plant
 from .plants import PLANTS
 
@@ -14,4 +14,5 @@ FAULTS: tuple[Plant, ...] = (
     *commit_faults.REPLAY,
     *commit_faults.CONV,
     *contract_faults.CONTRACT,
+    *cheats.CHEATS,
 )

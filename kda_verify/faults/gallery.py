@@ -1,8 +1,8 @@
 """Every planted fault against every check meant for it: `python -m kda_verify.faults.gallery`.
 
 Each fault is planted in a copy of the kernels. The cases that `make verify` draws come first, then
-the laws; a fault of the contract meets the invalid and the boundary calls. The first rejection
-ends it, and the kernel as it is must pass that very check.
+calls among others, then the laws; a fault of the contract meets the invalid and the boundary calls.
+The first rejection ends it, and the kernel as it is must pass that very check.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from kda_kernels.contract import CONTRACTS, Contract
 from .. import plan
 from ..cases import strategies
 from ..cases.case import Case
+from ..determinism import in_any_order
 from ..invalid.boundaries import boundaries
 from ..invalid.catalogue import Mutation, mutations
 from ..invalid.example_calls import example
@@ -135,6 +136,11 @@ def checks(operation: str) -> Iterator[Check]:
             for batch in plan.batches([draws], size=25):
                 for case in batch.cases():
                     yield Check(kind, case.to_json(), partial(_judged, operation, case))
+    for index, draws in enumerate(plan.DETERMINISM):
+        if draws.subject == ours.GENERAL[operation]:
+            for case in plan.Batch(draws, seed=index).cases():
+                ask = partial(_in_any_order, operation, case)
+                yield Check("other calls", case.to_json(), ask)
     small = getattr(strategies, f"{operation}_cases")(sizes=(16, 20, 17, 32), most=3)
     for law in LAWS:
         if law.operation == operation:
@@ -149,6 +155,11 @@ def _subject(operation: str, package: str) -> Subject:
 def _judged(operation: str, case: Case, package: str) -> str:
     verdict = judge(case, _subject(operation, package))
     return str(verdict).splitlines()[0] if verdict.failed else ""
+
+
+def _in_any_order(operation: str, case: Case, package: str) -> str:
+    verdict = in_any_order(case, _subject(operation, package))
+    return str(verdict).partition("\n  replay")[0].replace("\n", ";") if verdict.failed else ""
 
 
 def _lawful(law: Law, case: Case, package: str) -> str:

@@ -218,7 +218,4 @@ def _live_rows(built: Built) -> Tensor:
 
 def _live_slots(built: Built) -> list[int]:
     """List the slots of live requests that have tokens: all that a call may advance."""
-    case = built.case
-    return [
-        slot for n, slot in enumerate(built.slots) if n not in case.padding and case.lengths[n] > 0
-    ]
+    return [built.slots[n] for n in built.case.busy]

@@ -25,8 +25,8 @@ def judge(
 ) -> Verdict:
     """Put a subject to a case and return the verdict.
 
-    The order is that of `Outcome`: support, range, exceptions, shape, dtype, aliasing, frame,
-    non-finite values, budget.
+    The order is that of `Outcome`: support, range, exceptions, launches, shape, dtype, aliasing,
+    frame, non-finite values, budget.
 
     Args:
         case: what to run.
@@ -79,6 +79,9 @@ def judge(
         except Exception as problem:  # whatever a kernel raises is its verdict
             text = f"{type(problem).__name__}: {problem}"
             return verdict(Finding(Outcome.RAISED, detail=text.splitlines()[0]), kernels)
+    if subject.claims.triton and case.busy and not kernels:
+        reason = "there are tokens to advance, and no Triton kernel was launched"
+        return verdict(Finding(Outcome.NO_KERNEL, detail=reason), [])
     finding = examine(built, returned, answer, subject)
     found = ""
     if finding.outcome in (Outcome.PASS, Outcome.INCORRECT) and not case.exact:

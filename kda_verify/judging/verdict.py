@@ -16,6 +16,7 @@ class Outcome(str, Enum):
     NOT_SUPPORTED = "not-supported"
     OUT_OF_RANGE = "out-of-range"
     RAISED = "raised"
+    NO_KERNEL = "no-kernel"
     WRONG_SHAPE = "wrong-shape"
     WRONG_DTYPE = "wrong-dtype"
     ALIASED = "aliased"

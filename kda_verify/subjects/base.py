@@ -28,7 +28,8 @@ class Claims:
         grain: how far a non-finite input may spread, "token" or "head".
         choices: allowed values of case fields; fields not named are free.
         conditions: (reason, holds) pairs for what `choices` cannot say.
-        triton: whether a Triton kernel makes the stores, which its interpreter truncates.
+        triton: whether Triton kernels compute what is stored. Their interpreter truncates, and a
+            call that launches none of them was answered by something else.
     """
 
     precision: Precision = field(default_factory=Precision)

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+import kda_ref
 from kda_verify import fixtures, stages
 from kda_verify.cases import strategies
 from kda_verify.cases.build import Built, build
 from kda_verify.cases.case import Case
-from kda_verify.determinism import repeat
+from kda_verify.determinism import in_any_order, other_contents, repeat
 from kda_verify.judging.expect import expect
 from kda_verify.judging.judge import judge
 from kda_verify.judging.verdict import Outcome
@@ -161,6 +162,53 @@ def test_other_bits_at_a_repeat_are_noticed(device: str) -> None:
     assert (found.outcome, found.where) == (Outcome.INCORRECT, "out")
     assert "call 3 of 3 gave other bits, element 5" in found.detail
     assert repeat(VERIFY, find("kda_mtp_verify"), device).outcome == Outcome.PASS
+
+
+def test_an_answer_kept_by_address_is_noticed(device: str) -> None:
+    kept: dict[int, Tensor] = {}
+
+    def keep(built: Built, returned: dict[str, Tensor]) -> dict[str, Tensor]:
+        out = kept.setdefault(built.arguments["x_v"].data_ptr(), returned["out"].clone())
+        return {"out": returned["out"].copy_(out)}
+
+    cached = Altered(find("kda_mtp_verify"), keep)
+    assert repeat(VERIFY, cached, device).outcome == Outcome.PASS
+    found = in_any_order(VERIFY, cached, device)
+    assert (found.outcome, found.where) == (Outcome.INCORRECT, "out")
+    assert "new contents at old addresses gave other bits" in found.detail
+    assert found.case == other_contents(VERIFY)
+    assert in_any_order(VERIFY, find("kda_mtp_verify"), device).outcome == Outcome.PASS
+
+
+def test_an_answer_that_depends_on_earlier_calls_is_noticed(device: str) -> None:
+    dtypes: set[torch.dtype] = set()
+
+    def remember(built: Built, returned: dict[str, Tensor]) -> dict[str, Tensor]:
+        dtypes.add(built.arguments["x_v"].dtype)
+        if len(dtypes) > 1 and built.arguments["x_v"].dtype == torch.float32:
+            returned["out"].view(torch.int32).view(-1)[5] ^= 1
+        return returned
+
+    found = in_any_order(VERIFY, Altered(find("kda_mtp_verify"), remember), device)
+    assert (found.outcome, found.where, found.case) == (Outcome.INCORRECT, "out", VERIFY)
+    assert "the call after others gave other bits, element 5" in found.detail
+
+
+@dataclass(frozen=True)
+class Fallback(Altered):
+    """A subject that the oracle answers, to the last bit, and no kernel."""
+
+    def call(self, built: Built) -> dict[str, Tensor]:
+        answer = kda_ref.kda_mtp_verify(**built.arguments)
+        return {"out": answer.out.value.to(built.arguments["x_v"])}
+
+
+def test_an_answer_without_a_kernel_is_refused(device: str) -> None:
+    case = replace(VERIFY, records=())
+    fallback = Fallback(find("kda_mtp_verify"), lambda built, returned: returned)
+    assert judge(case, fallback, device).outcome == Outcome.NO_KERNEL
+    idle = replace(case, lengths=(0, 1), padding=(1,))
+    assert judge(idle, fallback, device).outcome == Outcome.PASS
 
 
 def test_a_stage_that_checks_nothing_or_breaks_does_not_pass(

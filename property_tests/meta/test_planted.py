@@ -63,18 +63,13 @@ def drawn(strategy: st.SearchStrategy[Case], count: int, start: int = 0) -> Iter
     return iter(cases)
 
 
-def live(case: Case) -> bool:
-    """Whether any request that is not padding has tokens."""
-    return any(n not in case.padding and length for n, length in enumerate(case.lengths))
-
-
 @cache
 def telling(operation: str, kind: str, count: int) -> tuple[Case, ...]:
     """Return cases of the budget or of the exact family on which every fault shows."""
     make = getattr(strategies, f"{'exact_' * (kind == 'exact')}{operation}_cases")
     keys: dict[str, Any] = {} if kind == "exact" else {"keys": "random", "taps": "random"}
     cases = (replace(c, **TELLING, **keys) for c in drawn(make(sizes=SIZES, most=2), 4))
-    chosen = [c for c in cases if live(c) and (kind != "exact" or c.gate_form != "lower_bound")]
+    chosen = [c for c in cases if c.busy and (kind != "exact" or c.gate_form != "lower_bound")]
     return tuple(dict.fromkeys(chosen))[:count]
 
 
