@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,20 @@ import torch
 from kda_verify.cases.build import build
 from kda_verify.cases.case import Case
 from kda_verify.faults import detection
-from kda_verify.faults.detection import JUDGES, OURS, Row, cases_of, found, judge_all, table
+from kda_verify.faults.case_sets import CASE_SETS, cases_of
+from kda_verify.faults.detection import (
+    JUDGES,
+    NO_FRAME,
+    OURS,
+    OUTPUT_ONLY,
+    Row,
+    ablation_table,
+    found,
+    judge_all,
+    opinions,
+    published_table,
+)
+from kda_verify.faults.plants import PLANTS
 from kda_verify.faults.published import (
     CRITERIA,
     Criterion,
@@ -104,7 +118,7 @@ def test_a_fault_seen_only_where_the_kernel_is_refused_is_not_found() -> None:
     control = row("", FLA=[1])
     rows = [control, row("", "generated"), row("a", FLA=[1]), row("b", FLA=[0, 1])]
     assert [found(r, rows, "FLA") for r in rows[2:]] == [False, True]
-    text = table(rows)
+    text = published_table(rows)
     assert (
         "| FLA | RMS ratio 0.005 of output and state, or largest error 1e-6 | 0 of 0 | 0 of 3 | "
         in text
@@ -134,19 +148,94 @@ def test_a_kernel_that_raises_is_refused_by_everyone(monkeypatch: pytest.MonkeyP
     assert judge_all(subject, [case], "x", "nominal").rejected == {n: [0] for n in JUDGES}
 
 
+def test_a_fault_is_done_with_when_everyone_has_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = find("kda_mtp_verify")
+    cases = [Case(lengths=(1,), seed=seed) for seed in range(3)]
+    control = judge_all(subject, cases, "", "nominal")
+    assert (control.cases, control.rejected[OURS]) == (3, [])
+    call = type(subject).call
+    monkeypatch.setattr(
+        type(subject), "call", lambda self, built: {"out": call(self, built)["out"] + 7.0}
+    )
+    assert judge_all(subject, cases, "x", "nominal", control).cases == 1
+
+
+def test_what_is_left_of_the_judge_without_a_part() -> None:
+    case = Case(lengths=(2, 1), capacity=2, records=("snapshots",), out_given=True, seed=5)
+    subject = find("kda_mtp_verify")
+    answer = expect(build(case), effective_precision(subject.claims))
+
+    def ours(spoilt: str) -> tuple[bool, ...]:
+        built = build(case)
+        built.frame.snapshot()
+        returned = subject.call(built)
+        if spoilt:
+            first = built.scratch_rows[0] if spoilt == "intermediate_ssm" else 0
+            built.arguments[spoilt][first].view(-1)[0] += 1.0
+        said = opinions(built, returned, answer, subject)
+        return said[OURS], said[NO_FRAME], said[OUTPUT_ONLY]
+
+    assert ours("") == (True, True, True)
+    assert ours("g") == (False, True, False)
+    assert ours("out") == (False, False, False)
+    assert ours("intermediate_ssm") == (False, False, True)
+
+
+@pytest.mark.parametrize("operation", ["verify", "commit", "conv_commit"])
+def test_case_sets_give_up_what_they_say(operation: str) -> None:
+    sets = {s.name: cases_of(operation, s.name, 12) for s in CASE_SETS}
+    drawn = sets["generated"]
+    assert all(0 < len(cases) <= len(drawn) for cases in sets.values())
+    assert {c.poison for c in sets["no poison"]} == {"zeros"}
+    assert {(c.values, c.keys, c.gates) for c in sets["unit values"]} == {
+        ("unit", "random", "mild")
+    }
+    assert {c.lengths for c in sets["unit values"]} == {c.lengths for c in drawn}
+    assert {c.size_k for c in sets["boundary shapes"]} <= {16, 64}
+    assert set(sets["one per shape"]) <= set(drawn)
+    shapes = [(c.heads, c.group, c.size_k, c.size_v, c.capacity) for c in sets["one per shape"]]
+    assert len(set(shapes)) == len(shapes)
+
+
+def test_the_ablation_names_what_is_lost() -> None:
+    rows = [
+        row(fault, s.name, **{OURS: [0] * (s.name == "generated" and fault != "")})
+        for s in CASE_SETS
+        for fault in ("", "a")
+    ]
+    text = ablation_table(rows)
+    assert "| nothing: the cases as drawn | 1 of 1 | 0 of 3 |  |" in text
+    assert "| value families | 0 of 1 | 0 of 3 | `a` |" in text
+
+
+def test_stored_rows_are_kept_and_a_dead_process_is_found_by_everyone(tmp_path: Path) -> None:
+    dies = replace(PLANTS[0], module="replay", anchor="CONV_COMMIT.validate(locals())",
+                   replacement="import os\nos._exit(3)", operation="conv_commit")  # fmt: skip
+    keep = tmp_path / "rows.jsonl"
+    rows = detection.measure([dies], 1, 1, keep)
+    mine = [r for r in rows if r.fault == dies.name]
+    assert all(found(r, rows, judge) for r in mine for judge in JUDGES)
+    assert len(mine) == len(CASE_SETS)
+    before = keep.read_text()
+    assert detection.measure([dies], 1, 1, keep) == rows
+    assert keep.read_text() == before
+
+
 def test_writes_between_the_markers_only(tmp_path: Path) -> None:
     document = tmp_path / "d.md"
-    document.write_text(f"a\n{detection.BEGIN}\nold\n{detection.END}\nb\n")
-    replace_between(document, detection.BEGIN, detection.END, "new")
-    assert document.read_text() == f"a\n{detection.BEGIN}\n\nnew\n\n{detection.END}\nb\n"
+    begin, end = detection.BEGIN.format("ablation"), detection.END.format("ablation")
+    document.write_text(f"a\n{begin}\nold\n{end}\nb\n")
+    replace_between(document, begin, end, "new")
+    assert document.read_text() == f"a\n{begin}\n\nnew\n\n{end}\nb\n"
     document.write_text("no markers\n")
     with pytest.raises(ValueError, match="must hold the markers"):
-        replace_between(document, detection.BEGIN, detection.END, "new")
+        replace_between(document, begin, end, "new")
     assert document.read_text() == "no markers\n"
 
 
-def test_the_document_has_its_place() -> None:
+@pytest.mark.parametrize("name", ["published", "ablation"])
+def test_the_document_has_its_place(name: str) -> None:
     root = Path(__file__).resolve().parent.parent
     text = (root / "docs" / "detection.md").read_text()
-    assert detection.BEGIN in text
+    assert detection.BEGIN.format(name) in text
     assert f"| {OURS} |" in text

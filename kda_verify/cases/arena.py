@@ -53,7 +53,8 @@ class Arena:
 
     Args:
         placements: the operands; they must share no element.
-        poison: "nan" or "huge"; fills the whole storage. Index vectors get 2**31 - 1.
+        poison: "nan", "huge" or "zeros" (none); fills the whole storage. Index vectors get
+            2**31 - 1 for one of the first two.
     """
 
     def __init__(self, placements: Sequence[Placement], poison: str) -> None:
@@ -65,7 +66,9 @@ class Arena:
         size = _round_up(2 * self.guard + max(p.end() for p in placements))
         self.storage = torch.empty(size, dtype=torch.uint8)
         narrowest = min((p.dtype for p in placements), key=lambda dtype: dtype.itemsize)
-        if not narrowest.is_floating_point:
+        if poison == "zeros":
+            self.storage.zero_()
+        elif not narrowest.is_floating_point:
             self.storage.view(torch.int32).fill_(POISON_INDEX)
         elif poison == "nan":
             # All bits set is a NaN in every floating-point format, so dtypes can share the bytes.

@@ -19,7 +19,7 @@ STATES = ("unit", "tiny", "spread", "asymmetric", "zero")
 GATE_FORMS = ("lower_bound", "softplus", "given")
 BETA_FORMS = ("sigmoid", "twice_sigmoid", "given")
 RECORDS = ("rings", "snapshots", "windows")
-POISONS = ("nan", "huge")
+POISONS = ("nan", "huge")  # Drawn; "zeros" is for measuring what poison finds.
 SPOILS = ("none", "nan", "inf")
 
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -38,7 +38,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "pool": ("dense", "pitched", "envelope"),
     "conv_pool": ("transposed", "dense"),
     "state_layout": ("vk", "kv"),
-    "poison": POISONS,
+    "poison": (*POISONS, "zeros"),
     "spoil": SPOILS,
 }
 

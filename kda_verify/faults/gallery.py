@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
-import json
 import os
 import sys
 import tempfile
@@ -42,6 +41,7 @@ from ..judging.judge import judge
 from ..laws.catalogue import LAWS, Law, OutOfRange, check
 from ..run import start_worker
 from ..subjects import Subject, ours
+from . import store
 from .catalogue import FAULTS
 from .planted import PACKAGE, Plant, planted
 
@@ -98,14 +98,22 @@ class Entry:
         return bool(self.found_by) and self.control
 
 
-def source_digest(plant: Plant) -> str:
+def source_digest(plant: Plant, parts: tuple[str, ...] = ("",)) -> str:
     """Return a digest of all source that decides an entry: the fault, the oracle, the checks.
+
+    Args:
+        plant: the fault.
+        parts: paths of the checks that count, by how they begin; all by default.
 
     Raises:
         ValueError: the fault does not apply to the present source.
     """
     digest = hashlib.sha256()
     for path, text in _sources().items():
+        if path.startswith("kda_verify/") and not path.startswith(
+            tuple(f"kda_verify/{part}" for part in parts)
+        ):
+            continue
         if path == f"{PACKAGE}/{plant.module}.py":
             text = plant.apply(text)
         digest.update(f"{path}\0{text}\0".encode())
@@ -274,11 +282,9 @@ def _process() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, get_context("spawn"), start_worker)
 
 
-def run(
-    faults: Sequence[Plant], workers: int, time_limit: float, store: Path | None
-) -> list[Entry]:
+def run(faults: Sequence[Plant], workers: int, time_limit: float, keep: Path | None) -> list[Entry]:
     """Run faults in worker processes with progress; stored entries of the same source are kept."""
-    entries = {entry.fault: entry for entry in load(store)}
+    entries = {entry.fault: entry for entry in store.load(keep, Entry)}
     done = {
         plant.name: entries[plant.name]
         for plant in faults
@@ -293,31 +299,10 @@ def run(
         for future in as_completed([threads.submit(_alone, plant, time_limit) for plant in left]):
             entry = future.result()
             done[entry.fault] = entry
-            if store is not None:
-                add(entry, store)
+            if keep is not None:
+                store.add(asdict(entry), keep)
             bar.advance(task)
     return [done[plant.name] for plant in faults]
-
-
-def add(entry: Entry, store: Path) -> None:
-    """Add an entry on a line of its own, also after a line that an interruption cut short."""
-    store.parent.mkdir(parents=True, exist_ok=True)
-    old = store.read_text(encoding="utf-8") if store.exists() else ""
-    with store.open("a", encoding="utf-8") as file:
-        file.write("\n" * (old != "" and not old.endswith("\n")) + json.dumps(asdict(entry)) + "\n")
-
-
-def load(store: Path | None) -> list[Entry]:
-    """Read stored entries; the last of a fault counts, and a line cut short is left out."""
-    if store is None or not store.exists():
-        return []
-    found = []
-    for line in store.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(Entry(**json.loads(line)))
-        except (ValueError, TypeError):
-            continue
-    return found
 
 
 def tables(entries: Sequence[Entry]) -> tuple[Table, Table]:

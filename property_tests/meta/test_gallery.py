@@ -11,9 +11,10 @@ import pytest
 
 from kda_verify.faults import gallery
 from kda_verify.faults.catalogue import FAULTS
-from kda_verify.faults.gallery import Check, Entry, checks, load, run_fault, source_digest, tables
+from kda_verify.faults.gallery import Check, Entry, checks, run_fault, source_digest, tables
 from kda_verify.faults.planted import Plant
 from kda_verify.faults.plants import PLANTS
+from kda_verify.faults.store import load
 from kda_verify.subjects import ours
 
 
@@ -88,7 +89,7 @@ def test_stored_entries_are_kept_while_the_source_is_the_same(
     store = tmp_path / "entries.jsonl"
     lines = [json.dumps(asdict(e)) for e in (entry_of(kept), entry_of(stale, digest="old"))]
     store.write_text("\n".join([*lines, '{"fault": "cut sh']))
-    assert [e.fault for e in load(store)] == [kept.name, stale.name]
+    assert [e.fault for e in load(store, Entry)] == [kept.name, stale.name]
     ran = []
 
     def alone(plant: Plant, time_limit: float) -> Entry:
@@ -99,7 +100,7 @@ def test_stored_entries_are_kept_while_the_source_is_the_same(
     entries = gallery.run([kept, stale], 1, 1.0, store)
     assert ran == [stale.name]
     assert [e.seconds for e in entries] == [1.0, 2.0]
-    assert load(store)[-1].digest == source_digest(stale)
+    assert load(store, Entry)[-1].digest == source_digest(stale)
 
 
 def test_a_process_that_dies_has_a_control(monkeypatch: pytest.MonkeyPatch) -> None:
