@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from . import cheats, commit_faults, contract_faults, verify_faults
+from . import cheats, commit_faults, contract_faults, held_out_commit, verify_faults
 from .planted import Plant
 from .plants import PLANTS
+
+HELD_OUT: tuple[Plant, ...] = (*held_out_commit.HELD_OUT_COMMIT,)
+"""Written without sight of the cases and of the other faults."""
 
 FAULTS: tuple[Plant, ...] = (
     *PLANTS,
@@ -15,4 +18,5 @@ FAULTS: tuple[Plant, ...] = (
     *commit_faults.CONV,
     *contract_faults.CONTRACT,
     *cheats.CHEATS,
+    *HELD_OUT,
 )
