@@ -52,7 +52,7 @@ def cases(draw: st.DrawFn, operation: str | None = None, exact: bool = False) ->
         size_v=choose(16, 19), lengths=lengths, capacity=max(*lengths, 1) + choose(0, 1),
         padding=tuple(n for n in range(len(lengths)) if draw(st.booleans())),
         slack_rows=choose(0, 2), dtype=choose(*dtypes),
-        logit_dtype=choose("float32", "bfloat16"), rows=choose("packed", "separate"),
+        logit_dtype=choose("float32", "bfloat16"), rows=choose("packed", "pitched", "separate"),
         pool=choose("dense", "pitched", "envelope"), conv_pool=choose("transposed", "dense"),
         state_layout=choose("vk", "kv"), batched=batched, spare_slots=choose(0, 1, 3),
         index_stride=choose(1, 3), conv=conv, qk_norm=qk_norm, gate_form=choose(*GATE_FORMS),

@@ -16,7 +16,7 @@ from kda_verify.cases.build import build
 from kda_verify.cases.case import POISONS, Case
 from kda_verify.cases.layout import SEED_PERIOD
 
-from .any_case import SMALL, call_oracle, cases
+from .any_case import ORACLES, SMALL, call_oracle, cases
 
 RICH = Case(
     heads=2, group=2, size_k=20, lengths=(3, 0, 2, 4), capacity=4, padding=(2,), slack_rows=2,
@@ -163,12 +163,32 @@ def test_envelope_operands_share_bytes_but_no_element() -> None:
 
 
 def test_weights_have_the_gaps_of_index_vectors() -> None:
-    arguments = build(RICH).arguments
-    vectors = ("A_log", "dt_bias", "onorm_weight", "ssm_state_indices", "cu_seqlens")
-    assert {arguments[name].stride() for name in vectors} == {(3,)}
-    assert {arguments[f"w_{x}"].stride() for x in "qkv"} == {(6, 1)}
-    dense = build(replace(RICH, index_stride=1)).arguments
-    assert all(dense[name].is_contiguous() for name in ("A_log", "dt_bias", "w_q"))
+    arguments = build(replace(RICH, index_stride=3)).arguments
+    vectors = ("cu_seqlens", "ssm_state_indices", "intermediate_state_indices")
+    assert [arguments[name].stride() for name in vectors] == [(3,), (4,), (5,)]
+    weights = ("A_log", "dt_bias", "onorm_weight")
+    assert [arguments[name].stride() for name in weights] == [(3,), (4,), (5,)]
+    taps = ("w_q", "w_k", "w_v")
+    assert [arguments[name].stride() for name in taps] == [(6, 1), (7, 1), (8, 1)]
+
+
+@pytest.mark.parametrize("operation", list(ORACLES))
+def test_operands_that_are_alike_lie_apart(operation: str) -> None:
+    """With equal heads and sizes, no stride of one of q, k and v is one of another, but 1."""
+    case = replace(
+        RICH, operation=operation, rows="pitched", pool="pitched", group=1, size_v=RICH.size_k,
+        records=RICH.records if operation == "verify" else (), layers=2, out_norm=False,
+        conv=operation in ("verify", "conv_commit"),
+    )  # fmt: skip
+    strides: dict[str, list[set[int]]] = {}
+    for name, value in build(case).arguments.items():
+        stem, _, stream = name.rpartition("_")
+        if isinstance(value, Tensor) and stream in ("q", "k", "v"):
+            strides.setdefault(stem, []).append(set(value.stride()) - {1})
+    assert strides or operation == "commit"
+    for stem, apart in strides.items():
+        assert len(apart) == 3, stem
+        assert not apart[0] & apart[1] | apart[1] & apart[2] | apart[0] & apart[2], stem
 
 
 def flip(storage: Tensor, byte: int) -> None:

@@ -34,7 +34,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "states": STATES,
     "gate_form": GATE_FORMS,
     "beta_form": BETA_FORMS,
-    "rows": ("packed", "separate"),
+    "rows": ("packed", "pitched", "separate"),
     "pool": ("dense", "pitched", "envelope"),
     "conv_pool": ("transposed", "dense"),
     "state_layout": ("vk", "kv"),
@@ -58,15 +58,16 @@ class Case:
         padding: positions of padding requests; they own their rows and nothing else.
         slack_rows: rows of `out` after the last request, owned by nobody.
         dtype: of activations, conv history and raw rings; logit_dtype: of g, beta, output gate.
-        rows: q, k, v as strided views of one packed row, or separate tensors.
-        pool: state pool dense, with a free pitch, or interleaved with the rings and the conv
-            history in one envelope per slot.
+        rows: q, k, v as strided views of one packed row, or separate tensors, dense or (pitched)
+            with gaps of different widths after every axis.
+        pool: state pool dense, with a free pitch (and gaps in the other pools), or interleaved
+            with the rings and the conv history in one envelope per slot.
         conv_pool: conv history as a transposed view of [slots, 3, C], or dense [slots, C, 3].
         state_layout: layout of the recurrent operation's states.
         batched: the recurrent operation gets [N, L, ...] (equal lengths), not packed rows.
         spare_slots: pool slots (and scratch rows) that no request lists.
-        index_stride: element stride of index vectors and of vectors of weights; the channels of
-            taps lie as much further apart.
+        index_stride: least element stride of index vectors and of vectors of weights, over 1 all
+            different; the channels of taps lie as much further apart.
         conv, qk_norm, gate_form, beta_form: stages computed in the call, or given.
         gate_bias, gate_rate: dt_bias and A_log are passed.
         lower_bound: floor of the lower-bound gate.

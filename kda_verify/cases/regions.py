@@ -36,6 +36,7 @@ REGIONS: dict[str, Callable[[Case], bool]] = {
     "K above V": lambda c: c.size_k > c.size_v,
     "grouped value heads": lambda c: c.group > 1 and c.heads > 1,
     "packed rows": lambda c: c.rows == "packed",
+    "rows with gaps": lambda c: c.rows == "pitched",
     "interleaved pools": lambda c: c.pool == "envelope",
     "pitched pools": lambda c: c.pool == "pitched",
     "transposed conv pool": lambda c: c.conv_pool == "transposed" and c.conv,

@@ -66,7 +66,7 @@ def _families(draw: Draw) -> dict[str, Any]:
 
 def _layout(draw: Draw) -> dict[str, Any]:
     return {
-        "rows": draw(_from("separate", "packed")),
+        "rows": draw(_from("separate", "packed", "pitched")),
         "pool": draw(_from("dense", "pitched", "envelope")),
         "conv_pool": draw(_from("dense", "transposed")),
         "spare_slots": draw(st.integers(0, 2)),

@@ -233,6 +233,8 @@ def _blocks(contract: Contract, operand: Operand) -> Steps:
         "padded rows",
         step.replaced(operand.name, lambda x: step.pitched(x, 4, outer=x.dim() - 1)),
     )
+    between = step.replaced(operand.name, lambda x: step.pitched(x, 4, outer=x.dim() - 2))
+    yield "gaps between heads", between
     yield "spread", step.replaced(operand.name, step.spread)
 
 
@@ -250,11 +252,12 @@ def _odd_pitch(remainder: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _overlaps(contract: Contract, operand: Operand) -> Steps:
-    """Share 16 bytes with an input on either side, and with the last written operand."""
+    """Share 16 bytes or one element with inputs on either side, and with the last written."""
     inputs = [o for o in contract.operands if not o.written and o.is_float]
     yield inputs[-1].name, step.joined(inputs[-1].name, operand.name)
     yield inputs[0].name, step.joined(inputs[0].name, operand.name)
     yield f"{inputs[0].name} after it", step.joined(operand.name, inputs[0].name)
+    yield f"{inputs[0].name} at its last element", step.touching(operand.name, inputs[0].name)
     written = [o for o in contract.operands if o.written and o.name != operand.name]
     later = [o for o in written if contract.operands.index(o) > contract.operands.index(operand)]
     if later:

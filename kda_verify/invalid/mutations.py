@@ -101,22 +101,33 @@ def joined(first: str, second: str, shared: int = 16) -> Change:
     """Return a change that puts `second` where the last `shared` bytes of `first` are."""
 
     def change(arguments: Arguments) -> Arguments:
-        front, back = tensor(arguments, first), tensor(arguments, second)
-        front_bytes = front.numel() * front.itemsize
-        start = (front_bytes + 15) // 16 * 16 - shared
-        total = max(front_bytes, start + back.numel() * back.itemsize)
-        arena = torch.zeros((total + 15) // 16 * 16, dtype=torch.uint8, device=front.device)
-        placed = {
-            first: arena[:front_bytes].view(front.dtype).view(front.shape),
-            second: arena[start : start + back.numel() * back.itemsize]
-            .view(back.dtype)
-            .view(back.shape),
-        }
-        placed[second].copy_(back)
-        placed[first].copy_(front)
-        return {**arguments, **placed}
+        front = tensor(arguments, first)
+        start = (front.numel() * front.itemsize + 15) // 16 * 16 - shared
+        return {**arguments, **_in_one(arguments, first, second, start)}
 
     return change
+
+
+def touching(first: str, second: str) -> Change:
+    """Return a change that puts the first element of `second` where the last of `first` is."""
+
+    def change(arguments: Arguments) -> Arguments:
+        front, back = tensor(arguments, first), tensor(arguments, second)
+        start = front.numel() * front.itemsize - max(front.itemsize, back.itemsize)
+        return {**arguments, **_in_one(arguments, first, second, start)}
+
+    return change
+
+
+def _in_one(arguments: Arguments, first: str, second: str, start: int) -> Arguments:
+    """Place two tensors densely in one arena, the second from byte `start` on."""
+    front, back = tensor(arguments, first), tensor(arguments, second)
+    front_bytes, end = front.numel() * front.itemsize, start + back.numel() * back.itemsize
+    total = (max(front_bytes, end) + 15) // 16 * 16
+    arena = torch.zeros(total, dtype=torch.uint8, device=front.device)
+    placed_back = arena[start:end].view(back.dtype).view(back.shape).copy_(back)
+    placed_front = arena[:front_bytes].view(front.dtype).view(front.shape).copy_(front)
+    return {first: placed_front, second: placed_back}
 
 
 def interleaved(names: Sequence[str]) -> Change:
