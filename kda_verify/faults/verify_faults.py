@@ -273,6 +273,34 @@ LAUNCH: tuple[Plant, ...] = (
         "the value history is read with the strides of the key's",
     ),
     Plant(
+        "key-rows-step-like-q",
+        "plan",
+        "*_strides(o.x_k, 2, 1),",
+        "*_strides(o.x_q, 2, 1),",
+        "keys are read with the strides of the queries",
+    ),
+    Plant(
+        "key-taps-step-like-q",
+        "plan",
+        "*_strides(o.w_k, 1),",
+        "*_strides(o.w_q, 1),",
+        "the key's taps are read with the strides of the query's",
+    ),
+    Plant(
+        "key-history-steps-like-q",
+        "plan",
+        "*_strides(o.cs_k, 3),",
+        "*_strides(o.cs_q, 3),",
+        "the key history is read with the strides of the query's",
+    ),
+    Plant(
+        "key-windows-step-like-q",
+        "plan",
+        "*_strides(o.intermediate_conv_k, 4),",
+        "*_strides(o.intermediate_conv_q, 4),",
+        "the key windows are written with the strides of the query's",
+    ),
+    Plant(
         "index-stride-ignored",
         "plan",
         """index_strides = o.ssm_state_indices.stride()
