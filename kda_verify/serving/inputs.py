@@ -79,7 +79,8 @@ def weights(schedule: Schedule, layer: int) -> Weights:
         name: 0.5 * draw.normal(f"w_{name}", heads * size, 4)
         for name, (heads, size) in heads_of(schedule).items()
     }
-    bias = 0.5 * draw.normal("dt_bias", value_heads * schedule.size_k) - 2.0
+    mean = {"usual": -2.0, "slow": -9.0}[schedule.decay]
+    bias = 0.5 * draw.normal("dt_bias", value_heads * schedule.size_k) + mean
     return Weights(taps, draw.uniform("A_log", value_heads, low=-0.5, high=0.5), bias)
 
 

@@ -26,6 +26,7 @@ def dims(layers: int = 2) -> st.SearchStrategy[Schedule]:
         max_tokens=st.integers(2, 4),
         dtype=st.sampled_from(("float32", "bfloat16")),
         gate_form=st.sampled_from(("lower_bound", "softplus")),
+        decay=st.sampled_from(("usual", "slow")),
         poison=st.sampled_from(("nan", "huge")),
         seed=st.integers(0, 99),
     )

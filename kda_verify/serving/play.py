@@ -138,20 +138,22 @@ class Player:
         for n, (start, end) in enumerate([*spans, slack]):
             seat = batch.seats[n] if n < len(batch.seats) else None
             if seat is None or seat.slot < 0:
-                yield _exactly("out", (0, slice(start, end)), torch.zeros(end - start, heads, size))
+                yield exactly("out", (0, slice(start, end)), torch.zeros(end - start, heads, size))
                 continue
             answer = self.model.replay(seat.slot, layer, batch.drafts[layer][n])
-            yield self._within("out", (0, slice(start, end)), answer.out, dtype, heads=1, tokens=0)
+            yield self.expectation(
+                "out", (0, slice(start, end)), answer.out, dtype, heads=1, tokens=0
+            )
             entries = (seat.slot, slice(None), slice(0, seat.tokens))
             for name in RINGS:
                 operand = f"replayssm_{name}"
                 ring = dtype if name.startswith("raw") else torch.float32
-                yield self._within(operand, entries, answer.rings[operand], ring, tokens=1)
+                yield self.expectation(operand, entries, answer.rings[operand], ring, tokens=1)
             recorded = (batch.scratch[n], slice(0, seat.tokens))
             for name in STREAMS:
-                yield _exactly(f"intermediate_conv_{name}", recorded, answer.windows[name])
+                yield exactly(f"intermediate_conv_{name}", recorded, answer.windows[name])
 
-    def _within(
+    def expectation(
         self,
         operand: str,
         index: Index,
@@ -161,6 +163,7 @@ class Player:
         tokens: int | None = None,
         column: int | None = None,
     ) -> Expectation:
+        """Expect a stored tensor, by the oracle's value and bound; see `Expectation`."""
         full = Bounded(x.value, x.error.expand_as(x.value))
         wide = stored(full, dtype, truncate=self.precision.truncating_store)
         want = Bounded(wide.value, full.error)
@@ -175,9 +178,9 @@ class Player:
                 state, windows = self.model.committed(slot, layer)
                 at: Index = (layer, slot)
                 expectations.append(
-                    self._within("recurrent_state", at, state, torch.float32, column=-1)
+                    self.expectation("recurrent_state", at, state, torch.float32, column=-1)
                 )
-                expectations += [_exactly(f"cs_{x}", at, windows[x]) for x in STREAMS]
+                expectations += [exactly(f"cs_{x}", at, windows[x]) for x in STREAMS]
         self._compare(f"after {phase}", self.engine.pools, Answer(tuple(expectations), True))
 
     def _called(self, phase: str, call: Callable[[], Tensor | None]) -> Tensor:
@@ -228,7 +231,8 @@ def play(
     return player
 
 
-def _exactly(operand: str, index: Index, value: Tensor) -> Expectation:
+def exactly(operand: str, index: Index, value: Tensor) -> Expectation:
+    """Expect exactly these values."""
     value = value.double()
     return Expectation(operand, index, Bounded(value, torch.zeros_like(value)), value * 0)
 

@@ -10,6 +10,7 @@ ACTIONS = ("take", "round", "free", "poison", "resume")
 CHOICES = {
     "dtype": ("float32", "bfloat16"),
     "gate_form": ("lower_bound", "softplus"),
+    "decay": ("usual", "slow"),
     "poison": ("nan", "huge"),
 }
 RANGES = {
@@ -77,6 +78,7 @@ class Schedule:
         heads, group, size_k, size_v, max_tokens: H, HV / H, K, V and the ring's depth.
         dtype: of activations, conv history and raw rings.
         gate_form: how gate logits become log decay.
+        decay: how fast a state forgets, "usual" or "slow" (thousands of tokens).
         poison: what unowned memory holds, "nan" or "huge" (a large finite value).
         seed: decides all numbers, scratch rows and the order of each commit.
         steps: what happens.
@@ -91,6 +93,7 @@ class Schedule:
     max_tokens: int = 3
     dtype: str = "float32"
     gate_form: str = "lower_bound"
+    decay: str = "usual"
     poison: str = "nan"
     seed: int = 0
     steps: tuple[Step, ...] = ()
