@@ -152,7 +152,7 @@ def kda_mtp_verify(
         o = round_to(trace.o, precision.rounding.output, truncate=precision.truncating_store)
         normed, undetermined = o, torch.zeros_like(o.value[..., :1], dtype=torch.bool)
         if onorm_gate is not None and onorm_weight is not None and onorm_eps is not None:
-            normed, undetermined = _norm_out(
+            normed, undetermined = normed_output(
                 o, onorm_gate[0, mine].double(), onorm_weight.double(), onorm_eps, precision
             )
         rows.value[0, mine], rows.error[0, mine] = normed
@@ -193,9 +193,23 @@ def _stack(states: list[Bounded] | None) -> Bounded | None:
     return Bounded(torch.stack([s.value for s in states]), torch.stack([s.error for s in states]))
 
 
-def _norm_out(
+def normed_output(
     o: Bounded, gate: Tensor, weight: Tensor, eps: float, precision: Precision
 ) -> tuple[Bounded, Tensor]:
+    """Norm and gate an output, and say where rounding alone decides what comes out.
+
+    Args:
+        o: [..., V] before the norm, with its bound.
+        gate: [..., V] float64 logits.
+        weight: [V] float64.
+        eps: inside the root of the RMS norm.
+        precision: what the judged kernel declares.
+
+    Returns:
+        The normed output and a mask [..., 1] of rows that are not determined.
+
+    Numerics: float64; the bound is `budget.gated_rms_norm_error`.
+    """
     value = stages.gated_rms_norm(o.value, gate, weight, eps)
     error, undetermined = budget.gated_rms_norm_error(o, gate, weight, eps, value, precision.inputs)
     return Bounded(torch.where(undetermined, torch.zeros_like(value), value), error), undetermined

@@ -222,6 +222,7 @@ def _verify(options: argparse.Namespace) -> int:
         stage("oracle", lambda: stages.tests("test_oracle_*.py", "test_budget.py"))
         stage("determinism", lambda: stages.determinism(options.device))
         stage("regressions", lambda: stages.regressions(options.device))
+        stage("serving", lambda: stages.serving(options.device))
         stage("offline compile", stages.offline)
     verdicts = _judge(options, draws_for(s.name for s in all_subjects()))
     if done:

@@ -18,6 +18,7 @@ from .plan import DETERMINISM, Batch
 from .subjects import find
 
 ROOT = Path(__file__).resolve().parent.parent
+DRAWN_SCHEDULES = 10
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,29 @@ def regressions(device: str) -> tuple[str, str]:
     if not ran:
         return "not-run", "no fixture could run here"
     return "pass", f"{ran} fixtures as stored, {len(stored) - ran} not run"
+
+
+def serving(device: str) -> tuple[str, str]:
+    """Replay the stored schedules and play drawn ones; a failing one is stored."""
+    from .serving import Failure, our_kernels, play
+    from .serving.explore import explore, keep
+    from .serving.stored import SCHEDULES, load
+
+    kernels, worst, files = our_kernels(), 0.0, sorted(SCHEDULES.glob("*.json"))
+    for path in files:
+        try:
+            worst = max(worst, play(load(path).schedule, kernels, device).worst)
+        except Failure as failure:
+            return "fail", f"{path.name}: {failure}".splitlines()[0]
+    found = explore(kernels, DRAWN_SCHEDULES, device=device)
+    if found.failure is not None:
+        first = str(found.failure).splitlines()[0]
+        return "fail", f"{first}; stored as {keep(found.failure.schedule, 'verify', first)}"
+    worst = max(worst, found.worst)
+    return "pass", (
+        f"{len(files)} stored and {found.schedules} drawn schedules, {found.steps} steps, "
+        f"at most {worst:.2g} times the budget"
+    )
 
 
 def offline() -> tuple[str, str]:

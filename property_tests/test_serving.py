@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ def test_schedules_are_stored() -> None:
 
 @given(schedule=dims())
 def test_a_schedule_survives_json(schedule: Schedule) -> None:
+    schedule = replace(schedule, null_block=-1)  # The steps use slot 0.
     for step in (*TWO, Step("resume", 0), Step("free", 1), Step("poison", 1)):
         schedule = schedule.then(step)
     again = Schedule.from_json(schedule.to_json())
@@ -57,7 +59,12 @@ def test_a_schedule_survives_json(schedule: Schedule) -> None:
         ('{"slots": 0}', "`slots` must be a whole number in 1 to 64, got 0"),
         ('{"slots": true}', "`slots` must be a whole number in 1 to 64, got True"),
         ('{"seed": 1.5}', "`seed` must be a whole number in 0 to 2147483647, got 1.5"),
-        ('{"dtype": "int8"}', "`dtype` must be one of float32, bfloat16, got 'int8'"),
+        ('{"dtype": "int8"}', "`dtype` must be one of float32, bfloat16, float16, got 'int8'"),
+        ('{"norm": 1}', "`norm` must be true or false, got 1"),
+        (
+            '{"null_block": 0, "steps": [{"take": 0}]}',
+            "step 0: `take` must name a free slot, got r",
+        ),
         ('{"steps": {}}', "`steps` must be a list, got {}"),
         ('{"steps": [{}]}', "a step must be an object with one action, got {}"),
         ('{"steps": [{"leave": 0}]}', "step 0: `action` must be one of take, round, free"),
@@ -111,10 +118,12 @@ def test_the_replay_line(capsys: pytest.CaptureFixture[str]) -> None:
         ([str(FILES[0])], 0, "pass: "),
         (["{"], 2, "must be JSON"),
         (["no such file"], 2, "schedule no such file"),
-        ([], 2, "usage"),
+        ([], 2, "`schedule` or `--draw` must be given"),
+        (["--draw", "0"], 2, "`--draw` must be at least 1, got 0"),
+        (["--draw", "1"], 0, "pass: 1 schedules of"),
     ):
         assert main(words) == code
-        assert text in capsys.readouterr().out
+        assert text in "".join(capsys.readouterr())
 
 
 def test_rejected_tokens_leave_no_trace_in_the_model() -> None:

@@ -20,3 +20,15 @@ FAULTS: tuple[Plant, ...] = (
     *cheats.CHEATS,
     *HELD_OUT,
 )
+
+
+def find(name: str) -> Plant:
+    """Return the planted fault of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for plant in FAULTS:
+        if plant.name == name:
+            return plant
+    raise ValueError(f"`name` must be one of {', '.join(p.name for p in FAULTS)}, got {name!r}")

@@ -251,15 +251,3 @@ length = tl.where(slot < slots, accepted, 0)""",
     ),
 )
 """Faults of our own kernels, each found by a drawn case of its operation."""
-
-
-def find_plant(name: str) -> Plant:
-    """Return the plant of that name.
-
-    Raises:
-        ValueError: no plant has it.
-    """
-    for plant in PLANTS:
-        if plant.name == name:
-            return plant
-    raise ValueError(f"`name` must be one of {', '.join(p.name for p in PLANTS)}, got {name!r}")

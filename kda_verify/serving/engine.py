@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..cases.draw import Draw
 from ..subjects.base import Claims
-from .inputs import LOWER_BOUND, STREAMS, Rows, dtype_of, heads_of, poison_of, weights
+from .inputs import EPS, LOWER_BOUND, STREAMS, Rows, dtype_of, heads_of, poison_of, weights
 from .schedule import Schedule, Seat
 
 RINGS = ("rawv", "rawk", "g", "beta")
@@ -71,7 +71,8 @@ class Engine:
 
     Attributes:
         pools: by operand name: `recurrent_state`, `cs_q`, `cs_k`, `cs_v`, `replayssm_rawv`,
-            `replayssm_rawk`, `replayssm_g`, `replayssm_beta` and `intermediate_conv_q`, `_k`, `_v`.
+            `replayssm_rawk`, `replayssm_g`, `replayssm_beta` and `intermediate_conv_q`, `_k`, `_v`,
+            and `intermediate_ssm` where snapshots are recorded.
     """
 
     def __init__(self, schedule: Schedule, kernels: Kernels, device: str = "cpu") -> None:
@@ -95,9 +96,10 @@ class Engine:
         for name, (count, size) in heads.items():
             shapes[f"cs_{name}"] = ((*head_pool, count * size, 3), dtype_of(s))
             shapes[f"intermediate_conv_{name}"] = ((*scratch, count * size, 3), dtype_of(s))
-        poison = poison_of(s)
+        if s.snapshots:
+            shapes["intermediate_ssm"] = ((*scratch, hv, v, k), torch.float32)
         return {
-            name: torch.full(shape, poison, dtype=dtype, device=self.device)
+            name: torch.full(shape, poison_of(s, dtype), dtype=dtype, device=self.device)
             for name, (shape, dtype) in shapes.items()
         }
 
@@ -110,7 +112,7 @@ class Engine:
         """Fill all that a slot holds with poison."""
         for name, pool in self.pools.items():
             if not name.startswith("intermediate"):
-                pool[:, slot] = poison_of(self.schedule)
+                pool[:, slot] = poison_of(self.schedule, pool.dtype)
 
     def batch(self, number: int, seats: tuple[Seat, ...], drafts: Any) -> Batch:
         """Seat a round: scratch rows and the order of the commit are permuted anew."""
@@ -125,8 +127,8 @@ class Engine:
 
     def verify(self, layer: int, batch: Batch) -> Tensor:
         """Run the verify of one layer; rows of padding and one slack row hold poison."""
-        s, weight, poison = self.schedule, self.layers[layer], poison_of(self.schedule)
-        total, dtype = batch.offsets[-1] + 1, dtype_of(s)
+        s, weight, dtype = self.schedule, self.layers[layer], dtype_of(self.schedule)
+        total, poison = batch.offsets[-1] + 1, poison_of(s, dtype)
         heads_v, size_v = heads_of(s)["v"]
 
         def packed(pick: Callable[[Rows], Tensor], *shape: int) -> Tensor:
@@ -143,6 +145,10 @@ class Engine:
             arguments[f"w_{name}"] = weight.taps[name].to(self.device)
         for name, pool in self.pools.items():
             arguments[name] = pool[layer]
+        if s.norm:
+            gate = packed(lambda r: r.z, heads_v, size_v)
+            weight_of_norm = weight.norm.to(self.device)
+            arguments.update(onorm_gate=gate, onorm_weight=weight_of_norm, onorm_eps=EPS)
         out = torch.full((1, total, heads_v, size_v), poison, dtype=dtype, device=self.device)
         return self.kernels.verify(
             **arguments,
@@ -163,7 +169,9 @@ class Engine:
         """Commit all layers at once: states and tracked states, then windows."""
         seats = [batch.seats[n] for n in batch.order]
         scratch = [batch.scratch[n] for n in batch.order]
-        slots = self._int32(seat.slot for seat in seats)
+        # Padding is a slot of the null block, where there is one.
+        null = self.schedule.null_block
+        slots = self._int32(seat.slot if seat.slot >= 0 else null for seat in seats)
         accepted = self._int32(seat.accepted for seat in seats)
         self.kernels.commit(
             checkpoint_state=self.pools["recurrent_state"],
@@ -173,7 +181,7 @@ class Engine:
             beta=self.pools["replayssm_beta"],
             ssm_state_indices=slots,
             accept_lens=accepted,
-            null_block_id=-1,
+            null_block_id=null,
             mamba_track_indices=self._int32(seat.track_slot for seat in seats),
             mamba_steps_to_track=self._int32(seat.track_step for seat in seats),
         )
@@ -191,7 +199,7 @@ class Engine:
             intermediate_state_indices=self._int32(scratch),
             ssm_state_indices=slots,
             accept_lens=accepted,
-            null_block_id=-1,
+            null_block_id=self.schedule.null_block,
         )
 
     def _int32(self, values: Any) -> Tensor:

@@ -24,9 +24,12 @@ def dims(layers: int = 2) -> st.SearchStrategy[Schedule]:
         size_k=st.sampled_from((16, 17, 24)),
         size_v=st.sampled_from((16, 20, 24)),
         max_tokens=st.integers(2, 4),
-        dtype=st.sampled_from(("float32", "bfloat16")),
+        dtype=st.sampled_from(("float32", "bfloat16", "float16")),
         gate_form=st.sampled_from(("lower_bound", "softplus")),
         decay=st.sampled_from(("usual", "slow")),
+        norm=st.booleans(),
+        snapshots=st.booleans(),
+        null_block=st.sampled_from((-1, 0)),
         poison=st.sampled_from(("nan", "huge")),
         seed=st.integers(0, 99),
     )
@@ -61,7 +64,7 @@ class ScheduleMachine(RuleBasedStateMachine):
     def start(self, data: Any) -> None:
         """Draw the dims and take some slots, in any order."""
         self.begin(data.draw(self.start_from))
-        for _ in range(data.draw(st.integers(1, self.schedule.slots - 1))):
+        for _ in range(data.draw(st.integers(1, len(self._slots(FREE)) - 1))):
             self._one(data, "take", FREE)
 
     @precondition(lambda self: self._slots(FREE))

@@ -10,9 +10,10 @@ from torch import Tensor
 from kda_ref import Bounded, Precision, ulp
 from kda_ref.prepare import activate, log_decay, prepare, write_strength
 from kda_ref.recurrence import initial, run
+from kda_ref.verify import normed_output
 
-from .inputs import LOWER_BOUND, STREAMS, Rows, draft, dtype_of, weights
-from .schedule import FREE, Schedule, Step
+from .inputs import EPS, LOWER_BOUND, STREAMS, Rows, draft, dtype_of, weights
+from .schedule import FREE, RESERVED, Schedule, Step
 
 
 @dataclass(frozen=True)
@@ -20,15 +21,19 @@ class Replay:
     """The oracle's run over the whole history of a request and a draft after it.
 
     Attributes:
-        out: [L, HV, V], of the draft alone.
+        out: [L, HV, V], of the draft alone; normed where the schedule says so.
+        undetermined: [L, HV, 1], rows whose norm rounding alone decides.
         rings: v, k, log decay and write strength of the draft, by ring operand, heads first.
         windows: by stream, [L, C, 3] of the draft.
+        snapshots: [L, HV, V, K] after every token of the draft.
         state: [HV, V, K] after the draft.
     """
 
     out: Bounded
+    undetermined: Tensor
     rings: dict[str, Bounded]
     windows: dict[str, Tensor]
+    snapshots: list[Bounded]
     state: Bounded
 
 
@@ -120,8 +125,20 @@ class Model:
             precision=precision,
         )
         empty = torch.zeros(s.heads * s.group, s.size_v, s.size_k)
-        trace = run(tokens, initial(empty), precision)
+        snapshots: list[Bounded] = []
+
+        def keep(t: int, after: Bounded) -> None:
+            if s.snapshots and t >= len(past):
+                snapshots.append(after)
+
+        trace = run(tokens, initial(empty), precision, keep)
         new = slice(len(past), None)
+        out = trace.o.at(new)
+        undetermined = torch.zeros_like(out.value[..., :1], dtype=torch.bool)
+        if s.norm:
+            out, undetermined = normed_output(
+                out, rows.z.double(), weight.norm.double(), EPS, precision
+            )
         rings = {
             f"replayssm_{name}": Bounded(*(part[new].transpose(0, 1) for part in x))
             for name, x in (
@@ -131,7 +148,7 @@ class Model:
                 ("beta", strength),
             )
         }
-        return Replay(trace.o.at(new), rings, windows, trace.state)
+        return Replay(out, undetermined, rings, windows, snapshots, trace.state)
 
     def _through_rings(self, y: Bounded, count: int) -> Bounded:
         """Widen the first tokens by the rounding of a ring narrower than fp32."""
@@ -148,7 +165,9 @@ class Model:
 
     def agrees_with(self, schedule: Schedule) -> bool:
         """Whether the slots that hold something are those the schedule says."""
-        held = [slot for slot, holder in enumerate(schedule.holders()) if holder != FREE]
+        held = [
+            slot for slot, holder in enumerate(schedule.holders()) if holder not in (FREE, RESERVED)
+        ]
         return held == self.owned()
 
 

@@ -141,9 +141,10 @@ class Player:
                 yield exactly("out", (0, slice(start, end)), torch.zeros(end - start, heads, size))
                 continue
             answer = self.model.replay(seat.slot, layer, batch.drafts[layer][n])
-            yield self.expectation(
-                "out", (0, slice(start, end)), answer.out, dtype, heads=1, tokens=0
-            )
+            accept = answer.undetermined.expand_as(answer.out.value)
+            at = (0, slice(start, end))
+            want = self.expectation("out", at, answer.out, dtype, heads=1, tokens=0)
+            yield replace(want, accept_nan=accept)
             entries = (seat.slot, slice(None), slice(0, seat.tokens))
             for name in RINGS:
                 operand = f"replayssm_{name}"
@@ -152,6 +153,9 @@ class Player:
             recorded = (batch.scratch[n], slice(0, seat.tokens))
             for name in STREAMS:
                 yield exactly(f"intermediate_conv_{name}", recorded, answer.windows[name])
+            for t, state in enumerate(answer.snapshots):
+                row: Index = (batch.scratch[n], t)
+                yield self.expectation("intermediate_ssm", row, state, torch.float32, column=-1)
 
     def expectation(
         self,

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from .schedule import Schedule, Seat, Step
 
 REGIONS = (
+    "output norm",
+    "snapshots",
+    "null block",
     "dirty slot taken",
     "poisoned slot taken",
     "prefix resumed",
@@ -35,6 +38,7 @@ def _regions(schedule: Schedule) -> Iterator[str]:
     dirty: dict[int, str] = {}
     rejected: set[int] = set()
     last: list[int] = []
+    yield from _of_dims(schedule)
     for step in schedule.steps:
         if step.action == "take":
             if step.slot in dirty:
@@ -55,6 +59,17 @@ def _regions(schedule: Schedule) -> Iterator[str]:
             slots = [seat.slot for seat in live]
             yield from _order(last, slots)
             last = slots
+
+
+def _of_dims(schedule: Schedule) -> Iterator[str]:
+    if any(step.action == "round" for step in schedule.steps):
+        if schedule.norm:
+            yield "output norm"
+        if schedule.snapshots:
+            yield "snapshots"
+    padded = any(seat.slot < 0 for step in schedule.steps for seat in step.seats)
+    if schedule.null_block >= 0 and padded:
+        yield "null block"
 
 
 def _of_round(step: Step, live: list[Seat]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 ACTIONS = ("take", "round", "free", "poison", "resume")
 CHOICES = {
-    "dtype": ("float32", "bfloat16"),
+    "dtype": ("float32", "bfloat16", "float16"),
     "gate_form": ("lower_bound", "softplus"),
     "decay": ("usual", "slow"),
     "poison": ("nan", "huge"),
@@ -21,11 +21,13 @@ RANGES = {
     "size_k": (16, 256),
     "size_v": (16, 256),
     "max_tokens": (1, 16),
+    "null_block": (-1, 62),
     "seed": (0, 2**31 - 1),
 }
+SWITCHES = ("norm", "snapshots")
 MAX_STEPS, MAX_SEATS = 256, 64
 
-FREE, LIVE, KEPT = "free", "live", "kept"
+FREE, LIVE, KEPT, RESERVED = "free", "live", "kept", "reserved"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,9 @@ class Schedule:
         dtype: of activations, conv history and raw rings.
         gate_form: how gate logits become log decay.
         decay: how fast a state forgets, "usual" or "slow" (thousands of tokens).
+        norm: the output is normed and gated in the call.
+        snapshots: the verify records the state after every token too.
+        null_block: slots up to this one belong to nobody; commits get them as padding.
         poison: what unowned memory holds, "nan" or "huge" (a large finite value).
         seed: decides all numbers, scratch rows and the order of each commit.
         steps: what happens.
@@ -94,6 +99,9 @@ class Schedule:
     dtype: str = "float32"
     gate_form: str = "lower_bound"
     decay: str = "usual"
+    norm: bool = False
+    snapshots: bool = False
+    null_block: int = -1
     poison: str = "nan"
     seed: int = 0
     steps: tuple[Step, ...] = ()
@@ -101,6 +109,9 @@ class Schedule:
     def __post_init__(self) -> None:
         for name, (low, high) in RANGES.items():
             _whole(name, getattr(self, name), low, high)
+        for name in SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"`{name}` must be true or false, got {getattr(self, name)!r}")
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(
@@ -111,12 +122,12 @@ class Schedule:
         self.holders()
 
     def holders(self) -> tuple[str, ...]:
-        """Say what each slot is after the last step: free, live or kept.
+        """Say what each slot is after the last step: free, live, kept or reserved.
 
         Raises:
             ValueError: a step does what the slots do not allow then.
         """
-        held = [FREE] * self.slots
+        held = [RESERVED if slot <= self.null_block else FREE for slot in range(self.slots)]
         for number, step in enumerate(self.steps):
             try:
                 _apply(self, held, step)
@@ -197,7 +208,7 @@ def _apply_round(schedule: Schedule, held: list[str], seats: tuple[Seat, ...]) -
             raise ValueError(f"`slot` must name a live slot once, got slot {seat.slot}")
         live.append(seat.slot)
         if seat.track_slot >= 0:
-            if held[seat.track_slot] == LIVE or seat.track_slot in tracked:
+            if held[seat.track_slot] in (LIVE, RESERVED) or seat.track_slot in tracked:
                 raise ValueError(
                     f"`track_slot` must name a slot without a request once, got {seat.track_slot}"
                 )

@@ -21,8 +21,9 @@ import kda_kernels
 from kda_verify import fixtures
 from kda_verify.cases import strategies
 from kda_verify.cases.case import Case
+from kda_verify.faults.catalogue import find as find_fault
 from kda_verify.faults.planted import FAULTS, Plant, Planted, planted
-from kda_verify.faults.plants import PLANTS, find_plant
+from kda_verify.faults.plants import PLANTS
 from kda_verify.judging.judge import judge
 from kda_verify.judging.verdict import Outcome
 from kda_verify.subjects import Subject, find, ours
@@ -165,9 +166,9 @@ def test_finds_every_plant(plant: Plant, device: str) -> None:
 def test_names_are_distinct() -> None:
     assert len({p.name for p in PLANTS}) == len(PLANTS)
     assert len({(p.module, p.replacement) for p in PLANTS}) == len(PLANTS)
-    assert find_plant(PLANTS[0].name) is PLANTS[0]
+    assert find_fault(PLANTS[0].name) is PLANTS[0]
     with pytest.raises(ValueError, match="`name` must be one of tf32-state-product"):
-        find_plant("none")
+        find_fault("none")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_indents_like_the_anchor() -> None:
 
 
 def test_a_copy_stands_beside_the_real_package_and_goes() -> None:
-    plant = find_plant("scale-dropped")
+    plant = find_fault("scale-dropped")
     names = []
     for _ in range(2):
         with planted(plant) as name:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 from torch import Tensor
 
+from kda_verify import stages
+from kda_verify.faults.catalogue import find as find_fault
 from kda_verify.faults.planted import Plant, planted
-from kda_verify.faults.plants import find_plant
 from kda_verify.judging.verdict import Outcome
 from kda_verify.serving import Engine, Failure, Kernels, Schedule, our_kernels, play
 from kda_verify.serving.engine import Batch
+from kda_verify.serving.explore import explore, keep
 from kda_verify.serving.machine import ScheduleMachine, serving_machine
 from kda_verify.serving.regions import REGIONS, regions
 from kda_verify.serving.stored import SCHEDULES, load
@@ -44,6 +47,9 @@ SMALL = st.builds(
     size_v=st.sampled_from((16, 20)),
     max_tokens=st.just(3),
     dtype=st.sampled_from(("float32", "bfloat16")),
+    norm=st.booleans(),
+    snapshots=st.booleans(),
+    null_block=st.sampled_from((-1, 0)),
     poison=st.sampled_from(("nan", "huge")),
     seed=st.integers(0, 9),
 )
@@ -149,6 +155,32 @@ def advancing(kernels: Kernels) -> Kernels:
     return replace(kernels, verify=verify)
 
 
+def snapshots_early(kernels: Kernels) -> Kernels:
+    """A verify whose snapshots land one token early."""
+
+    def verify(**given: Any) -> Tensor:
+        out = kernels.verify(**given)
+        if given.get("intermediate_ssm") is not None:
+            for row in given["intermediate_state_indices"].tolist():
+                if row >= 0:
+                    states = given["intermediate_ssm"][row]
+                    states.copy_(states.roll(-1, 0))
+        return out
+
+    return replace(kernels, verify=verify)
+
+
+def another_eps(kernels: Kernels) -> Kernels:
+    """A verify that norms its output with another eps."""
+
+    def verify(**given: Any) -> Tensor:
+        if "onorm_eps" in given:
+            given["onorm_eps"] *= 1.5
+        return kernels.verify(**given)
+
+    return replace(kernels, verify=verify)
+
+
 def rows_by_number(kernels: Kernels) -> Kernels:
     """A conv commit that reads the scratch row of the request's number."""
 
@@ -181,13 +213,13 @@ class Fault:
 WRONG = (Outcome.INCORRECT, Outcome.NON_FINITE)
 OUTSIDE = (Outcome.WROTE_OUTSIDE,)
 FAULTS = (
-    Fault("one-too-many", (*WRONG, *OUTSIDE), find_plant("commit-one-too-many")),
+    Fault("one-too-many", (*WRONG, *OUTSIDE), find_fault("commit-one-too-many")),
     Fault("rejected-committed", OUTSIDE, REJECTED_COMMITS),
     Fault("rejected-window", OUTSIDE, REJECTED_WINDOW),
-    Fault("window-of-token-before", WRONG, find_plant("window-of-token-before")),
-    Fault("track-step-late", (*WRONG, *OUTSIDE), find_plant("track-step-late")),
-    Fault("null-slot-committed", (*WRONG, *OUTSIDE), find_plant("null-slot-committed")),
-    Fault("first-layer-only", (*WRONG, *OUTSIDE), find_plant("first-layer-only")),
+    Fault("window-of-token-before", WRONG, find_fault("window-of-token-before")),
+    Fault("track-step-late", (*WRONG, *OUTSIDE), find_fault("track-step-late")),
+    Fault("null-slot-committed", (*WRONG, *OUTSIDE), find_fault("null-slot-committed")),
+    Fault("first-layer-only", (*WRONG, *OUTSIDE), find_fault("first-layer-only")),
     Fault("stale-rings", WRONG, engine=StaleRings),
     Fault("dirty-state", WRONG, engine=DirtyState),
     Fault("dirty-window", WRONG, engine=DirtyWindow),
@@ -195,6 +227,9 @@ FAULTS = (
     Fault("window-left-behind", WRONG, engine=WindowLeftBehind),
     Fault("verify-advances", OUTSIDE, wrap=advancing),
     Fault("rows-by-number", WRONG, wrap=rows_by_number),
+    Fault("slot-zero-always-live", OUTSIDE, find_fault("slot-zero-always-live")),
+    Fault("snapshots-early", (*WRONG, *OUTSIDE), wrap=snapshots_early),
+    Fault("another-eps", WRONG, wrap=another_eps),
 )
 
 
@@ -228,6 +263,31 @@ def test_a_failure_shrinks_to_a_short_schedule() -> None:
     # Take a slot, leave a window in it, free it, take it again.
     assert len(schedule.steps) <= 4, str(found.value)
     assert (schedule.layers, schedule.slots, schedule.size_v) == (1, 3, 16)
+
+
+def test_drawn_schedules_are_the_same_and_one_that_fails_is_kept(tmp_path: Path) -> None:
+    one, two = (explore(our_kernels(), 2, 3, start_from=SMALL) for _ in range(2))
+    assert (one.schedules, one.failure) == (2, None)
+    assert (one.steps, one.worst) == (two.steps, two.worst)
+    found = explore(our_kernels(), 40, engine=DirtyWindow, start_from=SMALL)
+    assert found.failure is not None
+    path = keep(found.failure.schedule, "a test", "a dirty window", tmp_path)
+    assert load(path).schedule == found.failure.schedule
+    assert keep(found.failure.schedule, "again", "", tmp_path) == path
+
+
+def test_the_stage_of_make_verify_fails_with_a_failing_schedule(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str
+) -> None:
+    monkeypatch.setattr(stages, "DRAWN_SCHEDULES", 1)
+    outcome, detail = stages.serving(device)
+    assert outcome == "pass"
+    assert "1 drawn schedules" in detail
+    wrong = replace(our_kernels(), conv_commit=lambda **given: None)
+    monkeypatch.setattr("kda_verify.serving.our_kernels", lambda: wrong)
+    outcome, detail = stages.serving(device)
+    assert outcome == "fail"
+    assert detail.startswith("schedule-")
 
 
 @pytest.mark.parametrize("name", ["dirty-window", "track-step-late", "window-left-behind"])
