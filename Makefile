@@ -10,7 +10,7 @@ GPU_DEVICES ?= $(wildcard /dev/nvidia[0-9]* /dev/kfd /dev/dxg)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup verify explore test lint check gallery contract-docs offline gpu clean active-python
+.PHONY: help setup verify explore test lint check gallery mutate contract-docs offline gpu clean active-python
 
 # The code that runs is this tree, whatever is installed.
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -74,6 +74,10 @@ check: lint test ## Lint, then test
 gallery: setup ## Plant every known fault in a copy of the kernels and say which check finds it
 	@$(need_compiler)
 	@$(PY) -m kda_verify.faults.gallery --store $(or $(STORE),build/gallery.jsonl) $(ARGS)
+
+mutate: setup ## Change kernels, contract, budget and comparison in small ways and count what is noticed
+	@$(PY) -m kda_verify.faults.mutation --store $(or $(STORE),build/mutation.jsonl) \
+		--sample $(or $(SAMPLE),600) --seed $(or $(SEED),0) --workers $(JOBS) $(ARGS)
 
 contract-docs: setup ## Write docs/contract.md from the contract's clauses
 	@$(PY) -m kda_kernels.contract.markdown --write docs/contract.md

@@ -19,7 +19,10 @@ ALLOWED = {
     "kda_verify": {"kda_ref", "kda_kernels", "torch", "triton", "numpy", "hypothesis", "rich"},
 }
 # Optional packages: the one file that may import each, and only inside a function.
-LAZY = {"fla": "kda_verify/subjects/fla.py"}
+LAZY = {
+    "fla": "kda_verify/subjects/fla.py",
+    "cosmic_ray": "kda_verify/faults/mutants.py",
+}
 TESTS = "property_tests"
 IMPORTERS = {"import_module", "__import__"}
 

@@ -16,12 +16,10 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 
 from rich.console import Console
@@ -39,9 +37,9 @@ from ..invalid.catalogue import Mutation, mutations
 from ..invalid.example_calls import example
 from ..judging.judge import judge
 from ..laws.catalogue import LAWS, Law, OutOfRange, check
-from ..run import start_worker
 from ..subjects import Subject, ours
 from . import store
+from .alone import Died, Late, alone
 from .catalogue import FAULTS
 from .planted import PACKAGE, Plant, planted
 
@@ -49,6 +47,8 @@ LAW_CASES = 4
 """Cases that every law is asked of, where no drawn case has found the fault."""
 
 TIME_LIMIT_SECONDS = 240.0
+CHECK_LIMIT_SECONDS = 60.0
+"""For one check beyond the time limit: a kernel that takes longer never ends."""
 
 
 @dataclass(frozen=True)
@@ -133,17 +133,29 @@ def _sources() -> dict[str, str]:
     }
 
 
-def checks(operation: str) -> Iterator[Check]:
-    """List the checks meant for an operation, cheapest first."""
-    if operation == "contract":
-        yield from _contract_checks()
-        return
+def checks(operations: str) -> Iterator[Check]:
+    """List the checks meant for an operation, cheapest first; for several, one after the other."""
+    for operation in operations.split():
+        if operation == "contract":
+            yield from _contract_checks()
+        elif operation == "drop-in":
+            for name in (s.name for s in ours.subjects() if s.name not in ours.GENERAL.values()):
+                yield from _cases(name)
+        else:
+            yield from _cases(ours.GENERAL[operation])
+            yield from _further_checks(operation)
+
+
+def _cases(subject: str) -> Iterator[Check]:
     for draws in plan.OURS:
-        if draws.subject == ours.GENERAL[operation]:
+        if draws.subject == subject:
             kind = "exact family" if draws.strategy.startswith("exact") else "cases"
             for batch in plan.batches([draws], size=25):
                 for case in batch.cases():
-                    yield Check(kind, case.to_json(), partial(_judged, operation, case))
+                    yield Check(kind, case.to_json(), partial(_judged, subject, case))
+
+
+def _further_checks(operation: str) -> Iterator[Check]:
     for index, draws in enumerate(plan.DETERMINISM):
         if draws.subject == ours.GENERAL[operation]:
             for case in plan.Batch(draws, seed=index).cases():
@@ -160,8 +172,8 @@ def _subject(operation: str, package: str) -> Subject:
     return ours.subject(ours.GENERAL[operation], package)
 
 
-def _judged(operation: str, case: Case, package: str) -> str:
-    verdict = judge(case, _subject(operation, package))
+def _judged(subject: str, case: Case, package: str) -> str:
+    verdict = judge(case, ours.subject(subject, package))
     return str(verdict).splitlines()[0] if verdict.failed else ""
 
 
@@ -257,29 +269,24 @@ def _control(operation: str, number: int) -> bool:
     return not question.ask(PACKAGE)
 
 
-def _alone(plant: Plant, time_limit: float) -> Entry:
+def run_alone(plant: Plant, time_limit: float) -> Entry:
     """Run a fault in a process of its own: one that reads past its memory may end it."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         trail = Path(folder) / "number"
         try:
-            with _process() as pool:
-                return pool.submit(run_fault, plant, time_limit, trail).result()
-        except BrokenProcessPool:
+            hard = time_limit + CHECK_LIMIT_SECONDS
+            return alone(run_fault, plant, time_limit, trail, limit=hard)
+        except (Died, Late) as problem:
             if not trail.exists():
                 raise
-            number = int(trail.read_text())
+            said, number = str(problem), int(trail.read_text())
         question = next(islice(checks(plant.operation), number, None))
         try:
-            with _process() as pool:
-                control = pool.submit(_control, plant.operation, number).result()
-        except BrokenProcessPool:
+            control = alone(_control, plant.operation, number, limit=CHECK_LIMIT_SECONDS)
+        except (Died, Late):
             control = False
-        return _entry(plant, question, "the process died", control, start)
-
-
-def _process() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, get_context("spawn"), start_worker)
+        return _entry(plant, question, said, control, start)
 
 
 def run(faults: Sequence[Plant], workers: int, time_limit: float, keep: Path | None) -> list[Entry]:
@@ -296,7 +303,9 @@ def run(faults: Sequence[Plant], workers: int, time_limit: float, keep: Path | N
     ):
         task = bar.add_task("faults", total=len(faults), completed=len(done))
         left = [plant for plant in faults if plant.name not in done]
-        for future in as_completed([threads.submit(_alone, plant, time_limit) for plant in left]):
+        for future in as_completed(
+            [threads.submit(run_alone, plant, time_limit) for plant in left]
+        ):
             entry = future.result()
             done[entry.fault] = entry
             if keep is not None:

@@ -97,7 +97,7 @@ def test_stored_entries_are_kept_while_the_source_is_the_same(
         ran.append(plant.name)
         return entry_of(plant, seconds=2.0)
 
-    monkeypatch.setattr(gallery, "_alone", alone)
+    monkeypatch.setattr(gallery, "run_alone", alone)
     entries = gallery.run([kept, stale], 1, 1.0, store)
     assert ran == [stale.name]
     assert [e.seconds for e in entries] == [1.0, 2.0]
@@ -111,10 +111,26 @@ def test_a_process_that_dies_has_a_control(monkeypatch: pytest.MonkeyPatch) -> N
         replacement="import os\nos._exit(3)",
     )
     plant = replace(plant, module="replay", anchor="CONV_COMMIT.validate(locals())")
-    entry = gallery._alone(plant, 60.0)
+    entry = gallery.run_alone(plant, 60.0)
     assert (entry.says, entry.found_by, entry.control) == ("the process died", "cases", True)
     monkeypatch.setattr(gallery, "_control", _dies)
-    assert not gallery._alone(plant, 60.0).found
+    assert not gallery.run_alone(plant, 60.0).found
+
+
+def test_a_kernel_that_never_ends_has_a_control(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant = Plant("endless", "replay", "CONV_COMMIT.validate(locals())",
+                  "while True:\n    pass", "", "conv_commit")  # fmt: skip
+    monkeypatch.setattr(gallery, "CHECK_LIMIT_SECONDS", 15.0)
+    entry = gallery.run_alone(plant, 0.0)
+    assert (entry.says, entry.found_by, entry.control) == ("no answer in 15 s", "cases", True)
+
+
+def test_drop_ins_are_asked_their_own_cases() -> None:
+    asked = list(checks("drop-in"))
+    assert {check.kind for check in asked} == {"cases"}
+    assert any('"dtype": "bfloat16"' in check.of for check in asked)
+    both = [check.of for check in checks("commit conv_commit")]
+    assert both == [c.of for op in ("commit", "conv_commit") for c in checks(op)]
 
 
 def _dies(operation: str, number: int) -> bool:

@@ -267,8 +267,9 @@ def test_a_failure_shrinks_to_a_short_schedule() -> None:
 
 def test_drawn_schedules_are_the_same_and_one_that_fails_is_kept(tmp_path: Path) -> None:
     one, two = (explore(our_kernels(), 2, 3, start_from=SMALL) for _ in range(2))
-    assert (one.schedules, one.failure) == (2, None)
-    assert (one.steps, one.worst) == (two.steps, two.worst)
+    assert one == two
+    assert one.schedules >= 2  # Hypothesis may play one that it then does not count.
+    assert one.failure is None
     found = explore(our_kernels(), 40, engine=DirtyWindow, start_from=SMALL)
     assert found.failure is not None
     path = keep(found.failure.schedule, "a test", "a dirty window", tmp_path)
