@@ -98,12 +98,19 @@ class Entry:
         return bool(self.found_by) and self.control
 
 
-def source_digest(plant: Plant, parts: tuple[str, ...] = ("",)) -> str:
+CHECKING = (
+    "cases/", "determinism.py", "faults/gallery.py", "invalid/", "judging/", "laws/", "plan.py",
+    "subjects/",
+)  # fmt: skip
+"""Paths of what asks the checks, within `kda_verify`."""
+
+
+def source_digest(plant: Plant, parts: tuple[str, ...] = CHECKING) -> str:
     """Return a digest of all source that decides an entry: the fault, the oracle, the checks.
 
     Args:
         plant: the fault.
-        parts: paths of the checks that count, by how they begin; all by default.
+        parts: paths of the checks that count, by how they begin.
 
     Raises:
         ValueError: the fault does not apply to the present source.
