@@ -165,11 +165,13 @@ def test_other_bits_at_a_repeat_are_noticed(device: str) -> None:
 
 
 def test_an_answer_kept_by_address_is_noticed(device: str) -> None:
-    kept: dict[int, Tensor] = {}
+    # It holds what it has seen: a freed address would be given to other operands.
+    kept: dict[int, tuple[Tensor, Tensor]] = {}
 
     def keep(built: Built, returned: dict[str, Tensor]) -> dict[str, Tensor]:
-        out = kept.setdefault(built.arguments["x_v"].data_ptr(), returned["out"].clone())
-        return {"out": returned["out"].copy_(out)}
+        x_v, out = built.arguments["x_v"], returned["out"]
+        _, first = kept.setdefault(x_v.data_ptr(), (x_v, out.clone()))
+        return {"out": out.copy_(first)}
 
     cached = Altered(find("kda_mtp_verify"), keep)
     assert repeat(VERIFY, cached, device).outcome == Outcome.PASS
