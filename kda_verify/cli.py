@@ -173,10 +173,10 @@ def _report(
     from dataclasses import asdict
 
     from . import summary
-    from .subjects import all_subjects
+    from .plan import EMULATED, OURS, PEERS
 
     console = _console()
-    order = [s.name for s in all_subjects()]
+    order = [draws.subject for draws in (*OURS, *PEERS, *EMULATED)]
     summaries = summary.summarize(sorted(verdicts, key=lambda v: order.index(v.subject)))
     console.print(summary.table(summaries))
     if any(found.smallest for found in summaries.values()):
@@ -186,6 +186,7 @@ def _report(
             console.print(f"  {found.name}: {times} cases not judged: {reason}")
     data = summary.report(summaries, options.device)
     data["stages"] = [asdict(s) for s in stages]
+    data["seed"] = None if options.explore else options.seed
     where = data["environment"]
     console.print(
         f"torch {where['torch']}, triton {where['triton']}, {where['device']}, "

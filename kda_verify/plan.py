@@ -67,13 +67,17 @@ OURS = (
     Draws("kda_replay_commit", "commit_cases", 70),
     Draws("kda_replay_commit", "exact_commit_cases", 25),
     Draws("commit_kda_replayssm_spec", "commit_cases", 25),
-    Draws("kda_conv_commit", "conv_commit_cases", 25),
+    Draws("kda_conv_commit", "conv_commit_cases", 60),
 )
 PEERS = (
     Draws("fla.fused_recurrent_kda", "recurrent_cases", 70),
     Draws("fla.fused_recurrent_kda", "exact_recurrent_cases", 25),
 )
 
+EMULATED = tuple(
+    Draws(f"emulated.{form}", "verify_cases", 180)
+    for form in ("token-order", "one-pass", "chunked")
+)
 DETERMINISM = (
     Draws("kda_mtp_verify", "verify_cases", 6),
     Draws("kda_replay_commit", "commit_cases", 6),
@@ -86,7 +90,7 @@ DETERMINISM = (
 def draws_for(subjects: Iterable[str]) -> tuple[Draws, ...]:
     """Return the standard draws of the named subjects."""
     names = set(subjects)
-    return tuple(d for d in (*OURS, *PEERS) if d.subject in names)
+    return tuple(d for d in (*OURS, *PEERS, *EMULATED) if d.subject in names)
 
 
 def batches(

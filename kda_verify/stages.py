@@ -49,7 +49,11 @@ def timed(name: str, stage: Callable[[], tuple[str, str]]) -> StageResult:
 
 
 def regions(verdicts: Sequence[Verdict]) -> tuple[str, str]:
-    """Require a judged case in every region, but for those of kernels that cannot run here."""
+    """Require a judged case of every kernel and in every region, but of those that cannot run."""
+    judged = {verdict.subject for verdict in verdicts if verdict.judged}
+    refused = {v.subject for v in verdicts if v.outcome == Outcome.NOT_SUPPORTED}
+    if idle := sorted(refused - judged):
+        return "fail", f"no case of {', '.join(idle)} was judged: it supports none"
     counts = coverage(verdict.case for verdict in verdicts if verdict.judged)
     not_run = coverage(v.case for v in verdicts if v.outcome == Outcome.NOT_RUN)
     empty = [name for name, count in counts.items() if not count and not not_run[name]]

@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 from rich.table import Table
 
+from .cases.case import Case
+from .cases.regions import coverage
 from .judging.sensitivity import FAULTS
 from .judging.verdict import Outcome, Verdict
 from .subjects.base import interpreted
@@ -32,7 +35,7 @@ class SubjectSummary:
 
     name: str
     outcomes: Counter[str] = field(default_factory=Counter)
-    distinct: set[str] = field(default_factory=set)
+    distinct: dict[str, Case] = field(default_factory=dict)
     worst: Verdict | None = None
     loosest_class: str = ""
     kernels: Counter[str] = field(default_factory=Counter)
@@ -49,7 +52,7 @@ class SubjectSummary:
         if not verdict.judged:
             self.reasons[verdict.detail] += 1
             return
-        self.distinct.add(verdict.case.to_json())
+        self.distinct[verdict.case.to_json()] = verdict.case
         for operand, kinds in verdict.sensitivity.items():
             for kind, size in kinds.items():
                 self.smallest.setdefault((operand, kind), []).append(size)
@@ -60,6 +63,12 @@ class SubjectSummary:
         if verdict.precision_class:
             known = [c for c in (self.loosest_class, verdict.precision_class) if c]
             self.loosest_class = max(known, key=CLASSES.index)
+
+    @property
+    def median_tokens(self) -> float:
+        """Median over the distinct cases of the tokens of their longest request; 0 without any."""
+        longest = [max(case.lengths) for case in self.distinct.values()]
+        return float(median(longest)) if longest else 0.0
 
     @property
     def verdict(self) -> str:
@@ -161,6 +170,8 @@ def report(summaries: dict[str, SubjectSummary], device: str) -> dict[str, Any]:
                 "kernel": summary.name,
                 "verdict": summary.verdict,
                 "distinct_cases": len(summary.distinct),
+                "median_tokens": summary.median_tokens,
+                "regions": {n: k for n, k in coverage(summary.distinct.values()).items() if k},
                 "outcomes": dict(summary.outcomes),
                 "worst": worst.to_dict() if worst else None,
                 "precision_class": summary.loosest_class,

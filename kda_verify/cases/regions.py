@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from .case import (
     BETA_FORMS,
@@ -21,56 +22,85 @@ def _is_power_of_two(size: int) -> bool:
     return size & (size - 1) == 0
 
 
-REGIONS: dict[str, Callable[[Case], bool]] = {
-    "empty request beside others": lambda c: 0 in c.lengths and max(c.lengths) > 0,
-    "only empty requests": lambda c: max(c.lengths) == 0,
-    "single token": lambda c: 1 in c.lengths,
-    "ragged": lambda c: len(set(c.lengths)) > 1,
-    "full capacity": lambda c: max(c.lengths) == c.capacity > 1,
-    "padding among live requests": lambda c: 0 < len(c.padding) < c.requests,
-    "all padding": lambda c: len(c.padding) == c.requests,
-    "rows nobody owns": lambda c: c.slack_rows > 0,
-    "K not a power of two": lambda c: not _is_power_of_two(c.size_k),
-    "V not a power of two": lambda c: not _is_power_of_two(c.size_v),
-    "K below V": lambda c: c.size_k < c.size_v,
-    "K above V": lambda c: c.size_k > c.size_v,
-    "grouped value heads": lambda c: c.group > 1 and c.heads > 1,
-    "packed rows": lambda c: c.rows == "packed",
-    "rows with gaps": lambda c: c.rows == "pitched",
-    "interleaved pools": lambda c: c.pool == "envelope",
-    "pitched pools": lambda c: c.pool == "pitched",
-    "transposed conv pool": lambda c: c.conv_pool == "transposed" and c.conv,
-    "strided indices": lambda c: c.index_stride > 1,
-    "rings and snapshots": lambda c: {"rings", "snapshots"} <= set(c.records),
-    "nothing recorded": lambda c: c.operation == "verify" and not c.records,
-    "output norm": lambda c: c.out_norm,
-    "caller's out": lambda c: c.out_given,
-    "bf16": lambda c: c.dtype == "bfloat16",
-    "fp16": lambda c: c.dtype == "float16",
-    "conv given": lambda c: c.operation == "verify" and not c.conv,
-    "no q/k norm": lambda c: not c.qk_norm,
-    "tracked slot": lambda c: c.track,
-    "several layers": lambda c: c.layers > 1,
-    "slot 0 null": lambda c: c.null_block == 0 and c.operation == "commit",
-    "state K-major": lambda c: c.operation == "recurrent" and c.state_layout == "kv",
-    "batched sequences": lambda c: c.batched and c.requests > 1,
-    "exact verify": lambda c: c.exact and c.operation == "verify",
-    "exact commit": lambda c: c.exact and c.operation == "commit",
-    "exact sequences": lambda c: c.exact and c.operation == "recurrent",
-    "huge poison": lambda c: c.poison == "huge",
+def _is(field: str, value: str) -> Callable[[Case], bool]:
+    return lambda case: getattr(case, field) == value
+
+
+EVERY = ("verify", "commit", "conv_commit", "recurrent")
+POOLED = ("verify", "commit", "conv_commit")
+STATEFUL = ("verify", "commit", "recurrent")
+SEQUENCES = ("verify", "recurrent")
+
+
+class Region(NamedTuple):
+    """A part of the space of cases.
+
+    Attributes:
+        operations: those whose cases must reach it.
+        holds: whether a case lies in it.
+    """
+
+    operations: tuple[str, ...]
+    holds: Callable[[Case], bool]
+
+
+REGIONS: dict[str, Region] = {
+    "empty request beside others": Region(EVERY, lambda c: 0 in c.lengths and max(c.lengths) > 0),
+    "only empty requests": Region(EVERY, lambda c: max(c.lengths) == 0),
+    "single token": Region(EVERY, lambda c: 1 in c.lengths),
+    "ragged": Region(EVERY, lambda c: len(set(c.lengths)) > 1),
+    "full capacity": Region(POOLED, lambda c: max(c.lengths) == c.capacity > 1),
+    "padding among live requests": Region(POOLED, lambda c: 0 < len(c.padding) < c.requests),
+    "all padding": Region(POOLED, lambda c: len(c.padding) == c.requests),
+    "rows nobody owns": Region(("verify",), lambda c: c.slack_rows > 0),
+    "K not a power of two": Region(EVERY, lambda c: not _is_power_of_two(c.size_k)),
+    "V not a power of two": Region(EVERY, lambda c: not _is_power_of_two(c.size_v)),
+    "K below V": Region(EVERY, lambda c: c.size_k < c.size_v),
+    "K above V": Region(EVERY, lambda c: c.size_k > c.size_v),
+    "grouped value heads": Region(EVERY, lambda c: c.group > 1 and c.heads > 1),
+    "packed rows": Region(("verify",), lambda c: c.rows == "packed"),
+    "rows with gaps": Region(("verify",), lambda c: c.rows == "pitched"),
+    "interleaved pools": Region(POOLED, lambda c: c.pool == "envelope"),
+    "pitched pools": Region(POOLED, lambda c: c.pool == "pitched"),
+    "transposed conv pool": Region(
+        ("verify", "conv_commit"), lambda c: c.conv_pool == "transposed" and c.conv
+    ),
+    "strided indices": Region(POOLED, lambda c: c.index_stride > 1),
+    "rings and snapshots": Region(("verify",), lambda c: {"rings", "snapshots"} <= set(c.records)),
+    "nothing recorded": Region(("verify",), lambda c: not c.records),
+    "output norm": Region(("verify",), lambda c: c.out_norm),
+    "caller's out": Region(("verify",), lambda c: c.out_given),
+    "bf16": Region(EVERY, lambda c: c.dtype == "bfloat16"),
+    "fp16": Region(POOLED, lambda c: c.dtype == "float16"),
+    "conv given": Region(("verify",), lambda c: not c.conv),
+    "no q/k norm": Region(STATEFUL, lambda c: not c.qk_norm),
+    "tracked slot": Region(("commit",), lambda c: c.track),
+    "several layers": Region(("commit", "conv_commit"), lambda c: c.layers > 1),
+    "slot 0 null": Region(("commit", "conv_commit"), lambda c: c.null_block == 0),
+    "state K-major": Region(("recurrent",), lambda c: c.state_layout == "kv"),
+    "batched sequences": Region(("recurrent",), lambda c: c.batched and c.requests > 1),
+    "exact": Region(STATEFUL, lambda c: c.exact),
+    "huge poison": Region(EVERY, lambda c: c.poison == "huge"),
 }
-for field, names in (
-    ("keys", KEYS), ("gates", GATES), ("taps", TAPS), ("betas", BETAS), ("values", VALUES),
-    ("states", STATES), ("gate_form", GATE_FORMS), ("beta_form", BETA_FORMS),
+for field, names, operations in (
+    ("keys", KEYS, STATEFUL), ("gates", GATES, STATEFUL), ("taps", TAPS, ("verify",)),
+    ("betas", BETAS, STATEFUL), ("values", VALUES, STATEFUL), ("states", STATES, STATEFUL),
+    ("gate_form", GATE_FORMS, SEQUENCES), ("beta_form", BETA_FORMS, SEQUENCES),
 ):  # fmt: skip
     for name in names:
-        REGIONS[f"{field} {name}"] = lambda c, f=field, n=name: getattr(c, f) == n  # type: ignore[misc]
+        REGIONS[f"{field} {name}"] = Region(operations, _is(field, name))
+
+
+def asked() -> list[str]:
+    """Name every region of every operation that must reach it."""
+    return [f"{o}: {name}" for name, region in REGIONS.items() for o in region.operations]
 
 
 def coverage(cases: Iterable[Case]) -> dict[str, int]:
-    """Count the cases in every region."""
-    counts = dict.fromkeys(REGIONS, 0)
+    """Count the cases in every region of their operation."""
+    counts = dict.fromkeys(asked(), 0)
     for case in cases:
-        for name, holds in REGIONS.items():
-            counts[name] += holds(case)
+        for name, region in REGIONS.items():
+            if case.operation in region.operations:
+                counts[f"{case.operation}: {name}"] += region.holds(case)
     return counts

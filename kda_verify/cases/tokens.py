@@ -11,7 +11,7 @@ from torch import Tensor
 from .case import Case
 
 HISTORY = 3
-"""Gate floor of every lower-bound case."""
+"""Raw inputs that the conv of the next token still needs."""
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,11 @@ def _log_decay(g: Tensor, a: dict[str, Any], naive_softplus: bool, sites: Arithm
 
 
 def _gated_norm(o: Tensor, gate: Tensor, weight: Tensor, eps: float, sites: Arithmetic) -> Tensor:
-    root = sites.sqrt((o * o).mean(-1, keepdim=True) + eps)
+    # Squares of small rows flush to zero; without an eps to speak of, scale them up first.
+    is_small = (o.abs().amax(-1, keepdim=True) < 2.0**-40) & (eps < 2.0**-80)
+    lift = torch.where(is_small, 2.0**100, 1.0)
+    o = o * lift
+    root = sites.sqrt((o * o).mean(-1, keepdim=True) + eps * lift * lift)
     return sites.quotient(o, root) * weight * sites.sigmoid(gate.float())
 
 

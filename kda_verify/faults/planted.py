@@ -37,7 +37,8 @@ class Plant:
         anchor: text that occurs exactly once in the module.
         replacement: what stands there instead; its further lines are indented like the anchor's.
         description: what the kernel then does wrong.
-        operation: the case operation that shows it.
+        operation: the case operation that shows it, several of them with spaces between;
+            "contract" where only an invalid call does, "drop-in" for the kernels of that name.
     """
 
     name: str

@@ -27,13 +27,13 @@ from .fit import (
     layered,
     linear,
     normed,
+    packed,
     pre_processed,
     scalable,
     several,
     spacious,
     steps,
     tracked,
-    unchanged,
     uneven_capacity,
     with_idle_room,
     with_records,
@@ -75,7 +75,7 @@ class Law:
     operation: str
     pairs: Callable[[Built, Call, Draw], Pairs]
     exactness: Mapping[str, str]
-    fit: Callable[[Case], Case] = unchanged
+    fit: Callable[[Case], Case] = packed
     bounds: Callable[[Built, Precision, Draw], Iterator[Results]] | None = None
     signed_zeros: bool = True
     needs: tuple[str, ...] = ()

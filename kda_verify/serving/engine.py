@@ -25,7 +25,7 @@ class Kernels:
     Attributes:
         name: they are reported under.
         verify, commit, conv_commit: the calls.
-        claims: what the verify and the commit declare.
+        claims: what the verify declares; the commit must be as precise and is judged by it too.
     """
 
     name: str

@@ -8,7 +8,7 @@ import pytest
 
 from kda_verify import stages
 from kda_verify.cases.case import Case
-from kda_verify.cases.regions import REGIONS, coverage
+from kda_verify.cases.regions import REGIONS, Region, asked, coverage
 from kda_verify.judging.verdict import Outcome, Verdict
 from kda_verify.plan import OURS, PEERS, batches
 
@@ -29,16 +29,35 @@ def test_an_unreachable_region_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     verdicts = [Verdict(Outcome.PASS, "x", case) for case in drawn(False)]
     outcome, detail = stages.regions(verdicts)
     assert outcome == "pass"
-    assert detail.startswith(f"{len(REGIONS)} regions reached; ")
-    monkeypatch.setitem(REGIONS, "K of 255", lambda c: c.size_k == 255)
-    assert stages.regions(verdicts) == ("fail", "no judged case has: K of 255")
+    assert detail.startswith(f"{len(asked())} regions reached; ")
+    monkeypatch.setitem(REGIONS, "K of 255", Region(("commit",), lambda c: c.size_k == 255))
+    assert stages.regions(verdicts) == ("fail", "no judged case has: commit: K of 255")
+
+
+def test_a_region_that_one_operation_leaves_out_is_noticed() -> None:
+    """What verifies reach says nothing of commits."""
+    kept = [c for c in drawn(False) if c.operation == "verify" or not c.padding]
+    outcome, detail = stages.regions([Verdict(Outcome.PASS, "x", case) for case in kept])
+    assert outcome == "fail"
+    assert "commit: padding among live requests" in detail
+    assert "verify: padding" not in detail
 
 
 def test_a_case_that_was_not_judged_reaches_nothing() -> None:
-    verdicts = [Verdict(Outcome.NOT_SUPPORTED, "x", case) for case in drawn(False)]
+    cases = drawn(False)
+    verdicts = [Verdict(Outcome.RAISED, "x", cases[0])]
+    verdicts += [Verdict(Outcome.NOT_SUPPORTED, "x", case) for case in cases]
     outcome, detail = stages.regions(verdicts)
     assert outcome == "fail"
-    assert detail.count(",") == len(REGIONS) - 1
+    assert detail.count(", ") > len(asked()) - 40
+
+
+def test_a_kernel_that_supports_no_case_fails_the_run() -> None:
+    verdicts = [Verdict(Outcome.PASS, "x", case) for case in drawn(False)]
+    verdicts += [Verdict(Outcome.NOT_SUPPORTED, "idle", case) for case in drawn(False)]
+    assert stages.regions(verdicts) == (
+        "fail", "no case of idle was judged: it supports none"
+    )  # fmt: skip
 
 
 def test_regions_of_a_kernel_that_cannot_run_are_not_asked_for() -> None:
