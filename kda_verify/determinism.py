@@ -44,7 +44,8 @@ def in_any_order(case: Case, subject: Subject, device: str = "cpu") -> Verdict:
     """Call a subject on other operands in between; they too are judged, against the oracle.
 
     The others differ from the case where a launcher might remember too little: contents at the
-    same addresses (offsets and indices among them), dtype, layout, number of requests, capacity.
+    same addresses (offsets and indices among them) or other numbers with them, dtype, layout,
+    number of requests, capacity.
 
     Args:
         case: what to run; it must be supported.
@@ -64,14 +65,20 @@ def in_any_order(case: Case, subject: Subject, device: str = "cpu") -> Verdict:
         verdict = judge(other, subject, device)
         if verdict.failed:
             return verdict
-    if not subject.claims.refusal(contents := other_contents(case)):
-        elsewhere = build(contents, device)
+    for what, other in (("contents", other_contents(case)), ("numbers", other_numbers(case))):
+        if subject.claims.refusal(other):
+            continue
+        elsewhere = build(other, device)
+        left = _bits(elsewhere, subject, device)
+        elsewhere = build(other, device)
+        # What is remembered may be the last call alone: let that be one at the same addresses.
+        built.frame.restore()
+        subject.call(built)
         built.frame.adopt(elsewhere.frame)
         here = replace(elsewhere, arguments=_moved(elsewhere, built), frame=built.frame)
-        left, right = _bits(elsewhere, subject, device), _bits(here, subject, device)
-        if problem := _other(left, right):
-            return _failed(subject, contents, "new contents at old addresses", *problem)
-        verdict = judge(contents, subject, device)
+        if problem := _other(left, _bits(here, subject, device)):
+            return _failed(subject, other, f"new {what} at old addresses", *problem)
+        verdict = judge(other, subject, device)
         if verdict.failed:
             return verdict
     built.frame.restore()
@@ -98,6 +105,12 @@ def other_contents(case: Case) -> Case:
     last = case.requests - 1
     padding = tuple(last - n for n in reversed(case.padding))
     return replace(case, lengths=case.lengths[::-1], padding=padding, seed=case.seed + SEED_PERIOD)
+
+
+def other_numbers(case: Case) -> Case:
+    """Return a case that gives the same operands with another scale and another gate floor."""
+    scale = 0.75 if case.scale is None else None
+    return replace(case, scale=scale, lower_bound=1.5 * case.lower_bound)
 
 
 def _moved(call: Built, home: Built) -> dict[str, object]:

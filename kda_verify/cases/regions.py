@@ -53,6 +53,8 @@ REGIONS: dict[str, Region] = {
     "padding among live requests": Region(POOLED, lambda c: 0 < len(c.padding) < c.requests),
     "all padding": Region(POOLED, lambda c: len(c.padding) == c.requests),
     "rows nobody owns": Region(("verify",), lambda c: c.slack_rows > 0),
+    "more than a block of rows nobody owns": Region(("verify",), lambda c: c.slack_rows > 16),
+    "scale of zero": Region(SEQUENCES, lambda c: c.scale == 0.0),
     "K not a power of two": Region(EVERY, lambda c: not _is_power_of_two(c.size_k)),
     "V not a power of two": Region(EVERY, lambda c: not _is_power_of_two(c.size_v)),
     "K below V": Region(EVERY, lambda c: c.size_k < c.size_v),

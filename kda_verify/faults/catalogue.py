@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from . import cheats, commit_faults, contract_faults, held_out_commit, verify_faults
+from . import (
+    cheats,
+    commit_faults,
+    contract_faults,
+    held_out_commit,
+    held_out_verify,
+    verify_faults,
+)
 from .planted import Plant
 from .plants import PLANTS
 
-HELD_OUT: tuple[Plant, ...] = (*held_out_commit.HELD_OUT_COMMIT,)
-"""Written without sight of the cases and of the other faults."""
+HELD_OUT: tuple[Plant, ...] = (
+    *held_out_commit.HELD_OUT_COMMIT,
+    *held_out_verify.HELD_OUT_VERIFY,
+)
+"""Written without sight of the cases and of the other faults; `held_out_verify.NEEDS_GPU` too."""
 
 FAULTS: tuple[Plant, ...] = (
     *PLANTS,

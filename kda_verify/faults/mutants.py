@@ -233,20 +233,25 @@ def _mutant(
     )  # fmt: skip
 
 
+OPERATIONS = {
+    "mtp": "verify",
+    "prepare": "verify",
+    "stream": "verify",
+    "scan": "verify",
+    "commit": "commit conv_commit",
+    "replay": "commit conv_commit",
+    "dspark": "drop-in contract",
+    "recurrence": "verify commit",
+    "plan": "verify commit conv_commit",
+    "registration": "verify commit conv_commit",
+}
+"""Case operations whose checks are meant for a module of the kernels."""
+
+
 def _operation(package: str, module: str) -> str:
-    """Name the case operations whose checks are meant for a module of the kernels."""
     if package != "kda_kernels":
         return ""
-    if module.startswith("contract/"):
-        return "contract"
-    return {
-        "commit": "commit conv_commit",
-        "replay": "commit conv_commit",
-        "dspark": "drop-in contract",
-        "recurrence": "verify commit",
-        "plan": "verify commit conv_commit",
-        "registration": "verify commit conv_commit",
-    }.get(module, "verify")
+    return "contract" if module.startswith("contract/") else OPERATIONS[module]
 
 
 def sites() -> list[Site]:

@@ -182,6 +182,21 @@ def test_an_answer_kept_by_address_is_noticed(device: str) -> None:
     assert in_any_order(VERIFY, find("kda_mtp_verify"), device).outcome == Outcome.PASS
 
 
+def test_a_scale_kept_by_address_is_noticed(device: str) -> None:
+    # The contents move on and are noticed as new; a scale is a number, and is not.
+    kept: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
+
+    def keep(built: Built, returned: dict[str, Tensor]) -> dict[str, Tensor]:
+        x_v, out = built.arguments["x_v"], returned["out"]
+        key = (x_v.data_ptr(), float(x_v.double().nansum()))
+        _, first = kept.setdefault(key, (x_v, out.clone()))
+        return {"out": out.copy_(first)}
+
+    found = in_any_order(VERIFY, Altered(find("kda_mtp_verify"), keep), device)
+    assert (found.outcome, found.where) == (Outcome.INCORRECT, "out")
+    assert "new numbers at old addresses gave other bits" in found.detail
+
+
 def test_an_answer_that_depends_on_earlier_calls_is_noticed(device: str) -> None:
     dtypes: set[torch.dtype] = set()
 

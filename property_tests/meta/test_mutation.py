@@ -12,7 +12,17 @@ import pytest
 
 from kda_verify.faults import mutation
 from kda_verify.faults.gallery import Entry
-from kda_verify.faults.mutants import GROUPS, LEFT_OUT, ROOT, Mutant, Rule, sample, sites, wanted
+from kda_verify.faults.mutants import (
+    GROUPS,
+    LEFT_OUT,
+    OPERATIONS,
+    ROOT,
+    Mutant,
+    Rule,
+    sample,
+    sites,
+    wanted,
+)
 
 pytest.importorskip("cosmic_ray")
 
@@ -63,6 +73,12 @@ def test_operators(operator: str, made: bool) -> None:
 
 def test_files_that_are_left_out_exist() -> None:
     assert all((ROOT / path).is_file() and reason for path, reason in LEFT_OUT.items())
+
+
+def test_every_module_of_the_kernels_is_asked_for_or_left_out() -> None:
+    modules = {path.stem for path in (ROOT / "kda_kernels").glob("*.py")}
+    left_out = {Path(path).stem for path in LEFT_OUT if path.count("/") == 1}
+    assert modules == set(OPERATIONS) | left_out
 
 
 def test_the_sample_is_seeded_stratified_and_nested() -> None:
