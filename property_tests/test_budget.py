@@ -159,9 +159,9 @@ def test_roots_of_the_key_size() -> None:
     """Twelve channels that hold nothing: at K = 4 a root is a half, at K = 16 it is not."""
     narrow = step()
     names = ("decayed", "after", "a", "k", "q", "cumulative")
-    wide = {name: pad(getattr(narrow, name), (0, 12)) for name in names}
-    gates = Bounded(*(pad(part, (0, 12)) for part in narrow.log_decay))
-    s = dataclasses.replace(narrow, **wide, log_decay=gates)
+    wide: dict[str, Any] = {name: pad(getattr(narrow, name), (0, 12)) for name in names}
+    wide["log_decay"] = Bounded(*(pad(part, (0, 12)) for part in narrow.log_decay))
+    s = dataclasses.replace(narrow, **wide)
     rounding = Precision(inputs=0, products=1)
     assert state(s, precision=rounding) == 4 * 5 + 0.5 * (4 * 4 + 3 * (4 + 4)) + 2 * 3
     assert output(s, precision=rounding) == 4 * 6
@@ -213,14 +213,15 @@ def test_rows_are_apart() -> None:
     for y, error in ((row(3, 4), row(0.06, 0.08)), (row(0, 0), row(0, 0))):
         k = y / torch.sqrt((y * y).sum() + 1e-6)
         one = budget.l2_normalize_error(y, k, error, 1.0)
-        three = budget.l2_normalize_error(*(x.expand(3, 2) for x in (y, k, error)), 1.0)
+        rows = [x.expand(3, 2) for x in (y, k, error)]
+        three = budget.l2_normalize_error(rows[0], rows[1], rows[2], 1.0)
         assert three.tolist() == [one.item()] * 3
     o, zero = row(2, 2, 2, 2), row(0, 0, 0, 0)
     for error in (row(1, 1, 1, 1), row(0, 0, 0, 0), o):
         given = (zero, row(4, 4, 4, 4), 0.0, o, 1.0)
         one, whether = budget.gated_rms_norm_error(Bounded(o, error), *given)
-        rows = Bounded(o.expand(3, 4), error.expand(3, 4))
-        three, each = budget.gated_rms_norm_error(rows, *given)
+        many = Bounded(o.expand(3, 4), error.expand(3, 4))
+        three, each = budget.gated_rms_norm_error(many, *given)
         assert torch.equal(three, one.expand(3, 4))
         assert torch.equal(each, whether.expand(3, 1))
 

@@ -84,6 +84,10 @@ def test_wrong_shape_is_named_before_wrong_dtype() -> None:
     assert found is not None
     assert found.outcome == Outcome.WRONG_SHAPE
     assert found.detail == "`out` must have shape (1, 2), got (2, 1)"
+    for came in ((1, 1), (1, 3)):
+        found = check_returned({"out": torch.zeros(came)}, shapes, dtypes)
+        assert found is not None
+        assert found.outcome == Outcome.WRONG_SHAPE
     found = check_returned({"out": torch.zeros(1, 2, dtype=torch.float16)}, shapes, dtypes)
     assert found is not None
     assert found.outcome == Outcome.WRONG_DTYPE
@@ -100,6 +104,10 @@ def test_aliasing() -> None:
     found = check_aliasing({"out": torch.zeros(2)}, {"out": given}, [pool, given])
     assert found is not None
     assert found.outcome == Outcome.ALIASED
+    for mine, other in ((pool[:2], pool[4:6]), (pool[4:6], pool[:2])):
+        found = check_aliasing({"out": mine}, {"out": other}, [pool])
+        assert found is not None
+        assert found.outcome == Outcome.ALIASED
     assert check_aliasing({"out": torch.zeros(2)}, {}, [pool]) is None
 
 

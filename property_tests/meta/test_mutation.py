@@ -26,6 +26,9 @@ def f(x: int | None, y: list[2] = 4) -> int | str:
     for u, v in zip(x, y, strict=True):
         raise ValueError(f"{9 + u}" + str(10))
     return 11
+
+def g(c, /, d=12, *, e: int = 13): ...
+def h(*rows, k=14): ...
 """
 
 
@@ -34,8 +37,8 @@ def places(text: str) -> tuple[int, int]:
     return line, SOURCE.splitlines()[line - 1].index(text)
 
 
-LEFT = ("3)", "| None,", "2]", "| str:", "6)", "7,", "True", "9 +", "10)")
-KEPT = ("4)", "5 + x", "8)", "11")
+LEFT = ("/, d", "*, e", "3)", "| None,", "2]", "| str:", "6)", "7,", "True", "9 +", "10)")
+KEPT = ("12", "13", "14", "4)", "5 + x", "8)", "11")
 
 
 @pytest.mark.parametrize("text", [*LEFT, *KEPT])
