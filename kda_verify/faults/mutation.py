@@ -36,7 +36,10 @@ from .gallery import Entry, run_alone, source_digest
 from .mutants import GROUPS, ROOT, Mutant, sample, sites
 
 TIME_LIMIT_SECONDS = 90.0
-TEST_LIMIT_SECONDS = 240.0
+CONTROL_LIMIT_SECONDS = 1800.0
+TEST_LIMIT = (60.0, 4.0)
+"""Seconds a test module has with a mutant: so many, and so many times what it took without."""
+
 SCORE = 0.97
 """Share of the mutants, equivalent ones aside, that must be noticed."""
 
@@ -66,6 +69,7 @@ class Copies:
     def __init__(self, folder: Path, count: int) -> None:
         self.free: SimpleQueue[Path] = SimpleQueue()
         self._controls: dict[str, str] = {}
+        self._limits: dict[str, float] = {}
         for number in range(count):
             copy = folder / f"tree-{number}"
             for name in COPIED:
@@ -77,7 +81,7 @@ class Copies:
             self.free.put(copy)
 
     def control(self, group: str) -> None:
-        """Run the tests of a group as they are, once.
+        """Run the tests of a group as they are, once, and see how long each module takes.
 
         Raises:
             RuntimeError: one fails.
@@ -95,29 +99,36 @@ class Copies:
         try:
             if path:
                 file.write_text(text, encoding="utf-8")
-            return _failed_test(copy, TESTS[group])
+            for module in TESTS[group]:
+                start = time.perf_counter()
+                limit = self._limits.get(module, CONTROL_LIMIT_SECONDS)
+                if failed := _failed_test(copy, module, limit):
+                    return failed
+                if not path:
+                    least, times = TEST_LIMIT
+                    self._limits[module] = least + times * (time.perf_counter() - start)
+            return ""
         finally:
             if path:
                 file.write_text(whole, encoding="utf-8")
             self.free.put(copy)
 
 
-def _failed_test(tree: Path, modules: Sequence[str]) -> str:
+def _failed_test(tree: Path, module: str, limit: float) -> str:
     command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "--tb=line", "--kda-profile",
                "mutate", "-p", "no:cacheprovider", "-p", "no:xdist"]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(tree), "TRITON_INTERPRET": "1"}
-    for module in modules:
-        try:
-            done = subprocess.run(
-                [*command, f"property_tests/{module}"], cwd=tree, env=environment,
-                capture_output=True, text=True, timeout=TEST_LIMIT_SECONDS, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return f"{module}: no answer in {TEST_LIMIT_SECONDS:.0f} s"
-        if done.returncode:
-            lines = [x for x in done.stdout.splitlines() if x.startswith(("FAILED", "ERROR"))]
-            return lines[0] if lines else f"{module}: exit {done.returncode}"
-    return ""
+    try:
+        done = subprocess.run(
+            [*command, f"property_tests/{module}"], cwd=tree, env=environment,
+            capture_output=True, text=True, timeout=limit, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"{module}: no answer in {limit:.0f} s"
+    if not done.returncode:
+        return ""
+    lines = [x for x in done.stdout.splitlines() if x.startswith(("FAILED", "ERROR"))]
+    return lines[0] if lines else f"{module}: exit {done.returncode}"
 
 
 def digest(mutant: Mutant) -> str:
@@ -161,7 +172,7 @@ def run(mutants: Sequence[Mutant], workers: int, keep: Path | None) -> dict[str,
         def one(mutant: Mutant) -> Entry:
             start = time.perf_counter()
             if mutant.group in CHECKED:
-                entry = run_alone(mutant, TIME_LIMIT_SECONDS)
+                entry = _checked(mutant)
                 if entry.found:
                     return entry
                 copies.control(mutant.group)
@@ -180,6 +191,16 @@ def run(mutants: Sequence[Mutant], workers: int, keep: Path | None) -> dict[str,
                 store.add(asdict(entry), keep)
             bar.advance(task)
     return done
+
+
+def _checked(mutant: Mutant) -> Entry:
+    try:
+        return run_alone(mutant, TIME_LIMIT_SECONDS)
+    except Exception as problem:  # it cannot be imported, or fails where no check expects it
+        return Entry(
+            mutant.name, mutant.module, mutant.description, source_digest(mutant), "raised", "",
+            f"{type(problem).__name__}: {problem}".splitlines()[0], True, 0.0,
+        )  # fmt: skip
 
 
 def equivalents(mutants: Sequence[Mutant], path: Path = EQUIVALENTS) -> dict[str, str]:
