@@ -10,9 +10,10 @@ import torch
 
 from kda_kernels.contract import MTP_VERIFY, clause, overlap
 from kda_kernels.contract.call import Call, Meta, Static
+from kda_kernels.contract.mtp import MAX_TOKENS
 from kda_kernels.contract.operand import FLOATS, FP32, INT32, Operand
 from kda_kernels.contract.overlap import Layout, overlaps_itself, share_memory
-from kda_kernels.contract.tensors import has_dtype, has_unit_stride, reshaping
+from kda_kernels.contract.tensors import has_dtype, has_unit_stride, is_on_device, reshaping
 from kda_verify.invalid.example_calls import example
 
 CPU = torch.device("cpu")
@@ -215,3 +216,19 @@ def test_what_was_accepted_is_forgotten_when_there_is_too_much_of_it(
         MTP_VERIFY.validate(example(MTP_VERIFY, T=rows))
         sizes.append(len(MTP_VERIFY._accepted))
     assert sizes == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize(("device", "refused"), [("cpu", False), ("xpu", False), ("meta", True)])
+def test_the_first_operand_may_be_on_any_device_with_memory(device: str, refused: bool) -> None:
+    operand = Operand("x", ("N",), FP32, "")
+    static = Static({"x": Meta((1,), (1,), torch.float32, torch.device(device))}, 0, {}, (), (), ())
+    said = is_on_device("c", operand, operand).predicate(Call({}, {}, static, None))
+    assert said == (device if refused else None)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "known"), [(0, None), (1, 1), (MAX_TOKENS, MAX_TOKENS), (MAX_TOKENS + 1, None)]
+)
+def test_the_capacity_limits_rows_where_it_is_one(capacity: int, known: int | None) -> None:
+    call = MTP_VERIFY.call(example(MTP_VERIFY) | {"max_tokens": capacity})
+    assert call.dim("max_tokens") == known
