@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from kda_ref import UNIT_ROUNDOFF, Bounded, Precision, budget
 from kda_ref.bounded import TINY
@@ -55,7 +56,8 @@ def output(s: budget.Step, error: float = 0.0, precision: Precision = NO_ROUNDIN
 
 def test_precision_classes() -> None:
     assert UNIT_ROUNDOFF == {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
-    assert Precision().chunk == 64
+    plain = Precision(2.0**-24, 2.0**-24, False, 64, False, budget.RoundingPoints(), False)
+    assert Precision() == plain
     given = Precision(cumulative_gates=True, chunk=16, naive_softplus=True)
     assert given.inputs == given.products == 2.0**-24
     assert given.at_class("bf16") == dataclasses.replace(given, products=2.0**-8)
@@ -153,6 +155,19 @@ def test_underflow() -> None:
     assert TINY == 2.0**-126
 
 
+def test_roots_of_the_key_size() -> None:
+    """Twelve channels that hold nothing: at K = 4 a root is a half, at K = 16 it is not."""
+    narrow = step()
+    names = ("decayed", "after", "a", "k", "q", "cumulative")
+    wide: dict[str, Any] = {name: pad(getattr(narrow, name), (0, 12)) for name in names}
+    wide["log_decay"] = Bounded(*(pad(part, (0, 12)) for part in narrow.log_decay))
+    s = dataclasses.replace(narrow, **wide)
+    rounding = Precision(inputs=0, products=1)
+    assert state(s, precision=rounding) == 4 * 5 + 0.5 * (4 * 4 + 3 * (4 + 4)) + 2 * 3
+    assert output(s, precision=rounding) == 4 * 6
+    assert state(s) == output(s) == TINY * 4 * (1 + 20 + 4 + 2)
+
+
 def carried(precision: Precision, log_decay: Sequence[float], size: float) -> list[budget.Step]:
     """The steps that `run` hands to the budget: one channel, a state of `size`, b = 0."""
     length, seen = len(log_decay), []
@@ -189,6 +204,26 @@ def test_convolution() -> None:
     window, taps = row(1, -2, 3, 4), row(0.5, 0.25, -1, 2)
     assert budget.conv_error(window, taps, 1.0).item() == 4 * (0.5 + 0.5 + 3 + 8)
     assert budget.conv_error(window, taps, 0.0).item() == TINY
+
+
+def test_rows_are_apart() -> None:
+    """Every sum is over the last axis: three rows have the bounds of three calls."""
+    window, taps = torch.stack([row(1, -2, 3, 4), row(1, 0, 0, 0)]), row(0.5, 0.25, -1, 2)
+    assert budget.conv_error(window, taps, 1.0).tolist() == [4 * 12, 4 * 0.5]
+    for y, error in ((row(3, 4), row(0.06, 0.08)), (row(0, 0), row(0, 0))):
+        k = y / torch.sqrt((y * y).sum() + 1e-6)
+        one = budget.l2_normalize_error(y, k, error, 1.0)
+        rows = [x.expand(3, 2) for x in (y, k, error)]
+        three = budget.l2_normalize_error(rows[0], rows[1], rows[2], 1.0)
+        assert three.tolist() == [one.item()] * 3
+    o, zero = row(2, 2, 2, 2), row(0, 0, 0, 0)
+    for error in (row(1, 1, 1, 1), row(0, 0, 0, 0), o):
+        given = (zero, row(4, 4, 4, 4), 0.0, o, 1.0)
+        one, whether = budget.gated_rms_norm_error(Bounded(o, error), *given)
+        many = Bounded(o.expand(3, 4), error.expand(3, 4))
+        three, each = budget.gated_rms_norm_error(many, *given)
+        assert torch.equal(three, one.expand(3, 4))
+        assert torch.equal(each, whether.expand(3, 1))
 
 
 def test_silu() -> None:
@@ -258,6 +293,7 @@ def test_softplus_gate() -> None:
     assert error(40, 0, 1.0) == pytest.approx(2 * 2 * 2 * 40)
     assert error(-40, 0, 1.0) == pytest.approx(2 * 2 * 2 * 40 * math.exp(-40), rel=1e-3, abs=0)
     assert error(-40, 0, 0.5, naive=True) == pytest.approx(2 * 2 * 2 * 0.5)
+    assert error(-40, 0, 2.0, naive=True) == pytest.approx(2 * 2 * 2 * 2.0)
     assert error(40, 0, 0.0) == pytest.approx(2 * TINY, rel=1e-9, abs=0)
 
 
@@ -296,9 +332,26 @@ def test_output_norm() -> None:
     assert bound == [TINY * 2] * 4
 
 
+def test_roots_of_the_value_size() -> None:
+    """V = 9 and a root mean square of 3: a root is no half, and a square no double."""
+    o, zero, weight = row(*[3.0] * 9), row(*[0.0] * 9), row(*[4.0] * 9)
+    given: dict[str, Any] = {"gate": zero, "weight": weight, "out": zero}
+    # R = sqrt(9 + 7), R_lo = sqrt((3 - 1)^2 + 7)
+    low = math.sqrt(11)
+    one = row(*[1.0] * 9)
+    bound, _ = budget.gated_rms_norm_error(Bounded(o, one), eps=7.0, u=0.0, **given)
+    assert bound.tolist() == pytest.approx([2 * (1 / low + 3 * (1 / low - 1 / 4))] * 9)
+    bound, _ = budget.gated_rms_norm_error(Bounded(o, zero), eps=0.0, u=0.0, **given)
+    assert bound.tolist() == [TINY * 3] * 9
+    bound, undetermined = budget.gated_rms_norm_error(Bounded(o, o), eps=0.0, u=0.0, **given)
+    assert undetermined.item()
+    assert bound.tolist() == [1.5 * 2 * 3] * 9
+
+
 def test_undetermined_output_norm() -> None:
     limit = [1.5 * 4 * 0.5 * 2] * 4
     assert norm_error(row(2, 2, 2, 2), row(2, 2, 2, 2)) == (limit, True)
+    assert norm_error(row(2, 2, 2, 2), row(3, 3, 3, 3)) == (limit, True)
     assert norm_error(row(0, 0, 0, 0), row(0, 0, 0, 0)) == (limit, True)
     # Squares below the normal numbers may vanish.
     assert norm_error(row(1, 1, 1, 1) * 2.0**-63, row(0, 0, 0, 0)) == (limit, True)

@@ -101,9 +101,10 @@ def wanted(operator: str) -> bool:
 class Rule(ast.NodeVisitor):
     """Collect the places of a module in which a change means nothing.
 
-    Annotations are not evaluated; decorators and `functools` caches decide speed; the second
-    argument of `tl.multiple_of` and `num_warps` are hints to the compiler; `strict` of a zip guards
-    against what does not happen; what stands in a formatted string or in a `raise` is words.
+    Annotations are not evaluated; a bare `*` or `/` in a signature is no operator; decorators and
+    `functools` caches decide speed; the second argument of `tl.multiple_of` and `num_warps` are
+    hints to the compiler; `strict` of a zip guards against what does not happen; what stands in a
+    formatted string or in a `raise` is words.
     """
 
     def __init__(self) -> None:
@@ -123,7 +124,21 @@ class Rule(ast.NodeVisitor):
         every = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
         for argument in (*every, node.args.vararg, node.args.kwarg):
             self.leave_out(argument.annotation if argument else None)
+        self._leave_out_markers(node.args)
         self.generic_visit(node)
+
+    def _leave_out_markers(self, arguments: ast.arguments) -> None:
+        """Leave out what stands between two arguments where it may hold a bare `*` or `/`."""
+        places: list[ast.arg | ast.expr] = [*arguments.posonlyargs, *arguments.args]
+        places += [*arguments.kwonlyargs, *arguments.defaults]
+        places += [default for default in arguments.kw_defaults if default is not None]
+        places.sort(key=lambda place: (place.lineno, place.col_offset))
+        for marked in (arguments.args[:1], arguments.kwonlyargs[:1]):
+            for after in marked:
+                n = places.index(after)
+                if n:
+                    end = (places[n - 1].end_lineno or 0, places[n - 1].end_col_offset or 0)
+                    self.spans.append((end, (after.lineno, after.col_offset)))
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """Leave out decorators."""

@@ -2,10 +2,11 @@
 
     python -m kda_verify.faults.mutation --sample 600 --store build/mutation.jsonl
 
-A mutant of the kernels or the contract meets the checks of the toolkit, as a planted fault does;
-one of the budget or the comparison, which are the checks, meets the tests that hold them. Every
-mutant has a time limit. The sample is drawn in an order whose every beginning is a sample too, so
-a run that was cut short says as much as a shorter one.
+A mutant of the kernels or the contract meets the checks of the toolkit, as a planted fault does,
+and where they find nothing the tests of its group; one of the budget or the comparison, which are
+the checks, meets the tests that hold them. Every mutant has a time limit. The sample is drawn in
+an order whose every beginning is a sample too, so a run that was cut short says as much as a
+shorter one.
 """
 
 from __future__ import annotations
@@ -35,13 +36,20 @@ from .gallery import Entry, run_alone, source_digest
 from .mutants import GROUPS, ROOT, Mutant, sample, sites
 
 TIME_LIMIT_SECONDS = 90.0
-TEST_LIMIT_SECONDS = 240.0
+CONTROL_LIMIT_SECONDS = 1800.0
+TEST_LIMIT = (60.0, 4.0)
+"""Seconds a test module has with a mutant: so many, and so many times what it took without."""
+
 SCORE = 0.97
 """Share of the mutants, equivalent ones aside, that must be noticed."""
 
 EQUIVALENTS = Path(__file__).with_name("equivalents.json")
 COPIED = ("kda_ref", "kda_kernels", "kda_verify", "property_tests", "fixtures", "docs")
+CHECKED = ("kernels", "contract")
+"""Groups whose mutants meet the checks first."""
 TESTS = {
+    "kernels": ("test_kernels.py", "test_offsets.py"),
+    "contract": ("test_contract_parts.py", "test_contract.py"),
     "budget": ("test_bounded.py", "test_budget.py", "test_oracle_exact.py",
                "test_oracle_closed_form.py", "test_calibration.py", "meta/test_judge.py"),
     "comparison": ("test_compare.py", "test_sensitivity.py", "test_published.py",
@@ -60,6 +68,8 @@ class Copies:
 
     def __init__(self, folder: Path, count: int) -> None:
         self.free: SimpleQueue[Path] = SimpleQueue()
+        self._controls: dict[str, str] = {}
+        self._limits: dict[str, float] = {}
         for number in range(count):
             copy = folder / f"tree-{number}"
             for name in COPIED:
@@ -70,6 +80,17 @@ class Copies:
                     shutil.copy(file, copy)
             self.free.put(copy)
 
+    def control(self, group: str) -> None:
+        """Run the tests of a group as they are, once, and see how long each module takes.
+
+        Raises:
+            RuntimeError: one fails.
+        """
+        if group not in self._controls:
+            self._controls[group] = self.tests(group)
+        if failed := self._controls[group]:
+            raise RuntimeError(f"the tests of {group} fail as they are: {failed}")
+
     def tests(self, group: str, path: str = "", text: str = "") -> str:
         """Run the tests of a group with the text of one file replaced; return what failed."""
         copy = self.free.get()
@@ -78,41 +99,54 @@ class Copies:
         try:
             if path:
                 file.write_text(text, encoding="utf-8")
-            return _failed_test(copy, TESTS[group])
+            for module in TESTS[group]:
+                start = time.perf_counter()
+                limit = self._limits.get(module, CONTROL_LIMIT_SECONDS)
+                if failed := _failed_test(copy, module, limit):
+                    return failed
+                if not path:
+                    least, times = TEST_LIMIT
+                    self._limits[module] = least + times * (time.perf_counter() - start)
+            return ""
         finally:
             if path:
                 file.write_text(whole, encoding="utf-8")
             self.free.put(copy)
 
 
-def _failed_test(tree: Path, modules: Sequence[str]) -> str:
+def _failed_test(tree: Path, module: str, limit: float) -> str:
     command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "--tb=line", "--kda-profile",
                "mutate", "-p", "no:cacheprovider", "-p", "no:xdist"]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(tree), "TRITON_INTERPRET": "1"}
-    for module in modules:
-        try:
-            done = subprocess.run(
-                [*command, f"property_tests/{module}"], cwd=tree, env=environment,
-                capture_output=True, text=True, timeout=TEST_LIMIT_SECONDS, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return f"{module}: no answer in {TEST_LIMIT_SECONDS:.0f} s"
-        if done.returncode:
-            lines = [x for x in done.stdout.splitlines() if x.startswith(("FAILED", "ERROR"))]
-            return lines[0] if lines else f"{module}: exit {done.returncode}"
-    return ""
+    try:
+        done = subprocess.run(
+            [*command, f"property_tests/{module}"], cwd=tree, env=environment,
+            capture_output=True, text=True, timeout=limit, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"{module}: no answer in {limit:.0f} s"
+    if not done.returncode:
+        return ""
+    lines = [x for x in done.stdout.splitlines() if x.startswith(("FAILED", "ERROR"))]
+    return lines[0] if lines else f"{module}: exit {done.returncode}"
 
 
 def digest(mutant: Mutant) -> str:
-    """Return a digest of all source that decides what becomes of a mutant."""
-    if mutant.group not in TESTS:
-        return source_digest(mutant)
+    """Return a digest of all source that decides what the tests of its group say of a mutant."""
     whole = hashlib.sha256(mutant.name.encode())
+    if mutant.group in CHECKED:
+        whole.update(source_digest(mutant).encode())
     folders = [ROOT / "kda_ref", ROOT / "kda_kernels", ROOT / "kda_verify" / "judging"]
     files = [ROOT / "property_tests" / name for name in TESTS[mutant.group]]
     for file in sorted([*files, *(f for folder in folders for f in folder.rglob("*.py"))]):
         whole.update(file.read_bytes())
     return whole.hexdigest()[:16]
+
+
+def current(entry: Entry, mutant: Mutant) -> bool:
+    """Whether a stored entry is of the present source: of the tests only if it came to them."""
+    by_checks = mutant.group in CHECKED and entry.found_by not in ("", "tests")
+    return entry.digest == (source_digest(mutant) if by_checks else digest(mutant))
 
 
 def run(mutants: Sequence[Mutant], workers: int, keep: Path | None) -> dict[str, Entry]:
@@ -121,8 +155,9 @@ def run(mutants: Sequence[Mutant], workers: int, keep: Path | None) -> dict[str,
     Raises:
         RuntimeError: the tests of a group fail without any mutant.
     """
-    digests = {mutant.name: digest(mutant) for mutant in mutants}
-    done = {e.fault: e for e in store.load(keep, Entry) if digests.get(e.fault) == e.digest}
+    named = {mutant.name: mutant for mutant in mutants}
+    stored = [e for e in store.load(keep, Entry) if e.fault in named]
+    done = {e.fault: e for e in stored if current(e, named[e.fault])}
     left = [mutant for mutant in mutants if mutant.name not in done]
     with (
         tempfile.TemporaryDirectory(prefix="kda-mutation-") as folder,
@@ -130,20 +165,21 @@ def run(mutants: Sequence[Mutant], workers: int, keep: Path | None) -> dict[str,
         ThreadPoolExecutor(workers) as threads,
     ):
         task = bar.add_task("mutants", total=len(mutants), completed=len(done))
-        tested = {mutant.group for mutant in left} & TESTS.keys()
-        copies = Copies(Path(folder), workers if tested else 0)
-        for group in sorted(tested):
-            if failed := copies.tests(group):
-                raise RuntimeError(f"the tests of {group} fail as they are: {failed}")
+        copies = Copies(Path(folder), workers if left else 0)
+        for group in sorted({mutant.group for mutant in left}.difference(CHECKED)):
+            copies.control(group)
 
         def one(mutant: Mutant) -> Entry:
-            if mutant.group not in TESTS:
-                return run_alone(mutant, TIME_LIMIT_SECONDS)
             start = time.perf_counter()
+            if mutant.group in CHECKED:
+                entry = _checked(mutant)
+                if entry.found:
+                    return entry
+                copies.control(mutant.group)
             text = mutant.apply((ROOT / mutant.path).read_text(encoding="utf-8"))
             failed = copies.tests(mutant.group, mutant.path, text)
             return Entry(
-                mutant.name, mutant.module, mutant.description, digests[mutant.name],
+                mutant.name, mutant.module, mutant.description, digest(mutant),
                 "tests" if failed else "", failed.partition(" - ")[0], failed, bool(failed),
                 round(time.perf_counter() - start, 1),
             )  # fmt: skip
@@ -155,6 +191,16 @@ def run(mutants: Sequence[Mutant], workers: int, keep: Path | None) -> dict[str,
                 store.add(asdict(entry), keep)
             bar.advance(task)
     return done
+
+
+def _checked(mutant: Mutant) -> Entry:
+    try:
+        return run_alone(mutant, TIME_LIMIT_SECONDS)
+    except Exception as problem:  # it cannot be imported, or fails where no check expects it
+        return Entry(
+            mutant.name, mutant.module, mutant.description, source_digest(mutant), "raised", "",
+            f"{type(problem).__name__}: {problem}".splitlines()[0], True, 0.0,
+        )  # fmt: skip
 
 
 def equivalents(mutants: Sequence[Mutant], path: Path = EQUIVALENTS) -> dict[str, str]:
@@ -247,7 +293,7 @@ def main(arguments: list[str] | None = None) -> int:
         mutants = sample(sites(), options.sample, options.seed)
         reasons = equivalents(mutants)
         entries = run(mutants, options.workers, options.store)
-    except ValueError as problem:
+    except (ValueError, RuntimeError) as problem:
         print(f"mutation: {problem}", file=sys.stderr)
         return 2
     console = Console(width=None if sys.stdout.isatty() else 160)

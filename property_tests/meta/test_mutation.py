@@ -36,6 +36,9 @@ def f(x: int | None, y: list[2] = 4) -> int | str:
     for u, v in zip(x, y, strict=True):
         raise ValueError(f"{9 + u}" + str(10))
     return 11
+
+def g(c, /, d=12, *, e: int = 13): ...
+def h(*rows, k=14): ...
 """
 
 
@@ -44,8 +47,8 @@ def places(text: str) -> tuple[int, int]:
     return line, SOURCE.splitlines()[line - 1].index(text)
 
 
-LEFT = ("3)", "| None,", "2]", "| str:", "6)", "7,", "True", "9 +", "10)")
-KEPT = ("4)", "5 + x", "8)", "11")
+LEFT = ("/, d", "*, e", "3)", "| None,", "2]", "| str:", "6)", "7,", "True", "9 +", "10)")
+KEPT = ("12", "13", "14", "4)", "5 + x", "8)", "11")
 
 
 @pytest.mark.parametrize("text", [*LEFT, *KEPT])
@@ -128,6 +131,33 @@ def test_what_changes_nothing_survives(
     monkeypatch.setitem(mutation.TESTS, "budget", ("test_bounded.py",))
     entry = mutation.run([same], 1, None)["mutant-same"]
     assert (entry.found, entry.found_by) == (False, "")
+
+
+def test_what_raises_ends_no_run(mutants: list[Mutant], monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(*_: object) -> Entry:
+        raise KeyError("no such clause")
+
+    monkeypatch.setattr(mutation, "run_alone", raises)
+    entry = mutation.run(mutants[:1], 1, None)[mutants[0].name]
+    assert (entry.found, entry.found_by) == (True, "raised")
+    assert entry.says == "KeyError: 'no such clause'"
+    assert mutation.current(entry, mutants[0])
+
+
+def test_what_the_checks_pass_over_meets_the_tests(
+    mutants: list[Mutant], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    missed = Entry(mutants[0].name, "", "", "", "", "", "no check rejects it", False, 1.0)
+    monkeypatch.setattr(mutation, "run_alone", lambda *_: missed)
+    monkeypatch.setattr(mutation, "_failed_test", lambda *_: "FAILED x")
+    with pytest.raises(RuntimeError, match="the tests of kernels fail as they are: FAILED x"):
+        mutation.run(mutants[:1], 1, None)
+    answers = iter(["", "", "FAILED x - because"])
+    monkeypatch.setattr(mutation, "_failed_test", lambda *_: next(answers))
+    entry = mutation.run(mutants[:1], 1, tmp_path / "entries.jsonl")[mutants[0].name]
+    assert (entry.found_by, entry.first, entry.found) == ("tests", "FAILED x", True)
+    assert mutation.current(entry, mutants[0])
+    assert not mutation.current(replace(entry, found_by="cases"), mutants[0])
 
 
 def test_the_score_leaves_equivalents_out(mutants: list[Mutant]) -> None:
