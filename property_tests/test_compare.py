@@ -224,3 +224,12 @@ def test_the_store_of_a_column_is_a_norm_too() -> None:
     assert judged(0, 0.75, 1, 0).where == "state[0, 0, 2]"
     # Where no column has a ratio the first element is named.
     assert (judged(0, 0.25, 0, 0).ratio, judged(0, 0.25, 0, 0).where) == (0.0, "state[0, 0, 0]")
+
+
+def test_a_spoilt_value_spoils_its_whole_row_of_a_head() -> None:
+    value = torch.tensor([[[1.0, 1.0, 1.0], [NAN, 1.0, 1.0]]], dtype=torch.float64)
+    bounds = Bounded(value, torch.full_like(value, 0.25))
+    wanted = Expectation("out", (), bounds, torch.zeros_like(value), head_axis=1, token_axis=0)
+    for row, expected in (([1.0, NAN, NAN], Outcome.NON_FINITE), ([1.0] * 3, Outcome.PASS)):
+        got = torch.tensor([[row, [INF, 1.0, NAN]]])
+        assert compare({"out": got}, Answer((wanted,), True), "token").outcome == expected

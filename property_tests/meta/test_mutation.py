@@ -113,7 +113,10 @@ def mutants() -> list[Mutant]:
     ]
 
 
-def test_what_is_wrong_is_noticed_and_stored(mutants: list[Mutant], tmp_path: Path) -> None:
+def test_what_is_wrong_is_noticed_and_stored(
+    mutants: list[Mutant], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(mutation.TESTS, "budget", ("test_bounded.py",))
     keep = tmp_path / "entries.jsonl"
     entries = mutation.run(mutants, 1, keep)
     assert [entries[m.name].found for m in mutants] == [True, True]
