@@ -98,7 +98,7 @@ def test_the_sample_is_seeded_stratified_and_nested() -> None:
         sample(every, 0, 0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def mutants() -> list[Mutant]:
     """One mutant of each kind of group that is noticed at once, and one that changes nothing."""
     every = sites()
