@@ -64,13 +64,13 @@ OURS = (
     Draws("kda_mtp_verify", "verify_cases", 180),
     Draws("kda_mtp_verify", "exact_verify_cases", 50),
     Draws("fused_kda_decode_mtp_dspark", "dspark_cases", 24),
-    Draws("kda_replay_commit", "commit_cases", 70),
+    Draws("kda_replay_commit", "commit_cases", 100),
     Draws("kda_replay_commit", "exact_commit_cases", 25),
     Draws("commit_kda_replayssm_spec", "commit_cases", 25),
-    Draws("kda_conv_commit", "conv_commit_cases", 60),
+    Draws("kda_conv_commit", "conv_commit_cases", 85),
 )
 PEERS = (
-    Draws("fla.fused_recurrent_kda", "recurrent_cases", 70),
+    Draws("fla.fused_recurrent_kda", "recurrent_cases", 95),
     Draws("fla.fused_recurrent_kda", "exact_recurrent_cases", 25),
 )
 

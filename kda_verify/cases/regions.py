@@ -51,7 +51,7 @@ REGIONS: dict[str, Region] = {
     "ragged": Region(EVERY, lambda c: len(set(c.lengths)) > 1),
     "full capacity": Region(POOLED, lambda c: max(c.lengths) == c.capacity > 1),
     "padding among live requests": Region(POOLED, lambda c: 0 < len(c.padding) < c.requests),
-    "all padding": Region(POOLED, lambda c: len(c.padding) == c.requests),
+    "all padding": Region(("verify",), lambda c: len(c.padding) == c.requests),
     "rows nobody owns": Region(("verify",), lambda c: c.slack_rows > 0),
     "more than a block of rows nobody owns": Region(("verify",), lambda c: c.slack_rows > 16),
     "scale of zero": Region(SEQUENCES, lambda c: c.scale == 0.0),
