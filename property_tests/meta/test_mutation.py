@@ -24,7 +24,9 @@ from kda_verify.faults.mutants import (
     wanted,
 )
 
-pytest.importorskip("cosmic_ray")
+pytest.importorskip(
+    "cosmic_ray", reason="cosmic-ray makes the mutants; it comes with the dev extra"
+)
 
 SOURCE = """
 @cache(maxsize=3)
