@@ -12,6 +12,7 @@ from kda_verify.cases.build import build
 from kda_verify.cases.case import Case
 from kda_verify.faults import detection
 from kda_verify.faults.case_sets import CASE_SETS, cases_of
+from kda_verify.faults.catalogue import FAULTS
 from kda_verify.faults.detection import (
     JUDGES,
     NO_FRAME,
@@ -35,7 +36,7 @@ from kda_verify.faults.published import (
 )
 from kda_verify.judging.expect import expect
 from kda_verify.markers import replace_between
-from kda_verify.subjects import find
+from kda_verify.subjects import find, ours
 from kda_verify.subjects.base import effective_precision
 
 RULES = {
@@ -146,6 +147,13 @@ def test_a_kernel_that_raises_is_refused_by_everyone(monkeypatch: pytest.MonkeyP
     assert judge_all(subject, [case], "", "nominal").rejected[OURS] == []
     monkeypatch.setattr(type(subject), "call", broken)
     assert judge_all(subject, [case], "x", "nominal").rejected == {n: [0] for n in JUDGES}
+
+
+def test_every_fault_of_a_general_operation_is_shown() -> None:
+    shown = {plant.name for plant in detection.SHOWN}
+    left_out = {plant.operation for plant in FAULTS if plant.name not in shown}
+    assert left_out == {"contract", "drop-in"}
+    assert {plant.operation for plant in detection.SHOWN} == set(ours.GENERAL)
 
 
 def test_a_fault_is_done_with_when_everyone_has_found_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,8 @@ JUDGES = (OURS, NO_FRAME, OUTPUT_ONLY, *(criterion.name for criterion in CRITERI
 PUBLISHED = (OURS, *(criterion.name for criterion in CRITERIA))
 BEGIN = "<!-- {0}: begin (python -m kda_verify.faults.detection --write docs/detection.md) -->"
 END = "<!-- {0}: end -->"
-SHOWN = tuple(plant for plant in FAULTS if plant.operation != "contract")
-"""A fault of the contract lets an invalid call pass: no case shows it."""
+SHOWN = tuple(plant for plant in FAULTS if plant.operation in ours.GENERAL)
+"""Faults of a general operation: no case shows one of the contract, and drop-ins have their own."""
 
 
 @dataclass(frozen=True)
