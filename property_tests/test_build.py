@@ -172,23 +172,38 @@ def test_weights_have_the_gaps_of_index_vectors() -> None:
     assert [arguments[name].stride() for name in taps] == [(6, 1), (7, 1), (8, 1)]
 
 
+def streams(stem: str) -> tuple[str, ...]:
+    return tuple(f"{stem}_{x}" for x in "qkv")
+
+
+ALIKE = {
+    "verify": (streams("x"), streams("w"), streams("cs"), streams("intermediate_conv"),
+               ("replayssm_rawv", "replayssm_rawk", "replayssm_g")),
+    "commit": (("rawv", "rawk", "gk"),),
+    "conv_commit": (streams("cs"), streams("intermediate_conv")),
+    "recurrent": (("q", "k", "v"),),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("operation", list(ORACLES))
 def test_operands_that_are_alike_lie_apart(operation: str) -> None:
-    """With equal heads and sizes, no stride of one of q, k and v is one of another, but 1."""
+    """With equal heads and sizes, no stride of one is one of another, but 1."""
     case = replace(
         RICH, operation=operation, rows="pitched", pool="pitched", group=1, size_v=RICH.size_k,
         records=RICH.records if operation == "verify" else (), layers=2, out_norm=False,
         conv=operation in ("verify", "conv_commit"),
     )  # fmt: skip
-    strides: dict[str, list[set[int]]] = {}
-    for name, value in build(case).arguments.items():
-        stem, _, stream = name.rpartition("_")
-        if isinstance(value, Tensor) and stream in ("q", "k", "v"):
-            strides.setdefault(stem, []).append(set(value.stride()) - {1})
-    assert strides or operation == "commit"
-    for stem, apart in strides.items():
-        assert len(apart) == 3, stem
-        assert not apart[0] & apart[1] | apart[1] & apart[2] | apart[0] & apart[2], stem
+    arguments = build(case).arguments
+    for names in ALIKE[operation]:
+        one, two, three = (set(arguments[name].stride()) - {1} for name in names)
+        assert not one & two | two & three | one & three, names
+
+
+def test_poison_can_be_left_out() -> None:
+    given, bare = build(RICH), build(replace(RICH, poison="zeros"))
+    for with_poison, without in zip(given.frame.arenas, bare.frame.arenas, strict=True):
+        assert bool(with_poison.storage[: with_poison.guard].any())
+        assert not bool(without.storage[: without.guard].any())
 
 
 def flip(storage: Tensor, byte: int) -> None:
