@@ -28,7 +28,7 @@ class Explored:
     """What some schedules showed.
 
     Attributes:
-        schedules, steps: played.
+        schedules, steps: played, also while a failure is shrunk.
         worst: largest error over its budget.
         failure: of the smallest schedule that failed, or None.
     """
@@ -62,10 +62,10 @@ def explore(
     found = Explored()
 
     class Counted(serving_machine(kernels, engine, device, start_from)):  # type: ignore[misc]
-        """Counts what is played until something fails."""
+        """Counts what is played; after a failure, what is played to shrink it too."""
 
         def teardown(self: ServingMachine) -> None:
-            if found.failure is None and hasattr(self, "player"):
+            if hasattr(self, "player"):
                 found.schedules += 1
                 found.steps += len(self.schedule.steps)
                 found.worst = max(found.worst, self.player.worst)
