@@ -76,7 +76,7 @@ gallery: setup ## Plant every known fault in a copy of the kernels and say which
 	@$(PY) -m kda_verify.faults.gallery --store $(or $(STORE),build/gallery.jsonl) $(ARGS)
 
 mutate: setup ## Change kernels, contract, budget and comparison in small ways and count what is noticed
-	@$(PY) -m kda_verify.faults.mutation --store $(or $(STORE),build/mutation.jsonl) \
+	@$(PY) -m kda_verify.mutation --store $(or $(STORE),build/mutation.jsonl) \
 		--sample $(or $(SAMPLE),600) --seed $(or $(SEED),0) --workers $(JOBS) $(ARGS)
 
 contract-docs: setup ## Write docs/contract.md from the contract's clauses

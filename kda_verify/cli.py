@@ -207,7 +207,7 @@ def _verify(options: argparse.Namespace) -> int:
 
     from . import stages
     from .plan import draws_for
-    from .run import start_worker
+    from .processes import start_worker
     from .subjects import all_subjects
 
     start_worker()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from multiprocessing import get_context
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -19,6 +17,7 @@ from .cases.case import Case
 from .judging.judge import judge
 from .judging.verdict import Outcome, Verdict
 from .plan import Batch
+from .processes import worker_pool
 from .subjects import find
 
 SHRINK_EXAMPLES = 400
@@ -74,17 +73,6 @@ def judge_batch(batch: Batch, device: str, trail: Path | None = None) -> list[Ve
     return verdicts
 
 
-def start_worker() -> None:
-    """Give each worker one thread, since the processes use every core, and silence noise."""
-    import torch
-
-    torch.set_num_threads(1)
-    # The interpreter computes masked lanes too, and numpy reports their overflows.
-    for module in ("triton", "numpy"):
-        warnings.filterwarnings("ignore", category=RuntimeWarning, module=module)
-    warnings.filterwarnings("ignore", message="Triton is not supported on current platform")
-
-
 def judge_all(
     batches: Iterable[Batch],
     device: str,
@@ -104,7 +92,7 @@ def judge_all(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     source, more = iter(batches), True
     running: dict[Future[list[Verdict]], Batch] = {}
-    pool = _pool(workers)
+    pool = worker_pool(workers)
     try:
         while more or running:
             while more and len(running) < 2 * workers:
@@ -128,7 +116,7 @@ def judge_all(
                 pool.shutdown(cancel_futures=True)
                 lost += running.values()
                 running.clear()
-                pool = _pool(workers)
+                pool = worker_pool(workers)
                 found += [verdict for batch in lost for verdict in _alone(batch, device)]
             for verdict in found:
                 if progress is not None:
@@ -138,10 +126,6 @@ def judge_all(
         pool.shutdown(cancel_futures=True)
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, get_context("spawn"), start_worker)
-
-
 def _died(problem: Exception) -> bool:
     """Whether the kernel took its process, or its device, with it."""
     return isinstance(problem, BrokenProcessPool) or "CUDA error" in str(problem)
@@ -149,7 +133,7 @@ def _died(problem: Exception) -> bool:
 
 def _alone(batch: Batch, device: str) -> list[Verdict]:
     """Judge a batch in a process of its own; if that dies too, blame the case it died on."""
-    with tempfile.TemporaryDirectory() as folder, _pool(1) as pool:
+    with tempfile.TemporaryDirectory() as folder, worker_pool(1) as pool:
         trail = Path(folder) / "case.json"
         try:
             return pool.submit(judge_batch, batch, device, trail).result()

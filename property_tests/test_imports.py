@@ -21,7 +21,8 @@ ALLOWED = {
 # Optional packages: the one file that may import each, and only inside a function.
 LAZY = {
     "fla": "kda_verify/subjects/fla.py",
-    "cosmic_ray": "kda_verify/faults/mutants.py",
+    "cosmic_ray": "kda_verify/mutation/mutants.py",
+    "pytest": "kda_verify/mutation/suite.py",
 }
 TESTS = "property_tests"
 IMPORTERS = {"import_module", "__import__"}

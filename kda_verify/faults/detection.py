@@ -19,7 +19,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -37,7 +36,7 @@ from ..judging.expect import Answer, expect
 from ..judging.judge import examine
 from ..judging.verdict import Outcome
 from ..markers import replace_between
-from ..run import start_worker
+from ..processes import worker_pool
 from ..subjects import Subject, ours
 from ..subjects.base import effective_precision, poisoned_allocations
 from . import store
@@ -174,14 +173,14 @@ def measure(
     known = [r for r in store.load(keep, Row) if digests.get(r.fault) == r.digest]
     pools: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
     for _ in range(workers):
-        pools.put(_process())
+        pools.put(worker_pool(1))
 
     def run(plant: Plant | None, operation: str, controls: Sequence[Row]) -> list[Row]:
         fault, pool = plant.name if plant else "", pools.get()
         try:
             rows = pool.submit(run_fault, plant, operation, count, controls).result()
         except BrokenProcessPool:
-            pool = _process()
+            pool = worker_pool(1)
             died = {name: [-1] for name in JUDGES}
             rows = [Row(fault, operation, s.name, 0, died) for s in CASE_SETS]
         finally:
@@ -217,10 +216,6 @@ def measure(
         while not pools.empty():
             pools.get().shutdown()
     return sorted([*controls, *rows], key=lambda row: (row.kind, row.operation, row.fault))
-
-
-def _process() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, get_context("spawn"), start_worker)
 
 
 def _digest(plant: Plant | None, count: int) -> str:

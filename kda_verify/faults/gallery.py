@@ -37,9 +37,9 @@ from ..invalid.catalogue import Mutation, mutations
 from ..invalid.example_calls import example
 from ..judging.judge import judge
 from ..laws.catalogue import LAWS, Law, OutOfRange, check
+from ..processes import Died, Late, alone
 from ..subjects import Subject, ours
 from . import store
-from .alone import Died, Late, alone
 from .catalogue import FAULTS
 from .planted import PACKAGE, Plant, planted
 
@@ -48,7 +48,7 @@ LAW_CASES = 4
 
 TIME_LIMIT_SECONDS = 240.0
 CHECK_LIMIT_SECONDS = 60.0
-"""For one check beyond the time limit: a kernel that takes longer never ends."""
+"""For one check beyond the time limit: a kernel that takes longer never ends. Processor time."""
 
 
 @dataclass(frozen=True)
@@ -239,15 +239,15 @@ def _accepted(contract: Contract, boundary: Mutation, package: str) -> str:
 
 
 def run_fault(plant: Plant, time_limit: float, trail: Path | None = None) -> Entry:
-    """Put the checks to one fault; meant for a worker process.
+    """Put the checks to one fault; meant for a process of its own.
 
     Args:
         plant: the fault.
-        time_limit: seconds after which no further check is begun.
+        time_limit: processor seconds after which no further check is begun.
         trail: a file that always holds the number of the check under way, should the process die.
     """
     warnings.filterwarnings("ignore")
-    start = time.perf_counter()
+    start, begun = time.perf_counter(), time.process_time()
     with planted(plant) as package:
         for number, question in enumerate(checks(plant.operation)):
             if trail is not None:
@@ -255,7 +255,7 @@ def run_fault(plant: Plant, time_limit: float, trail: Path | None = None) -> Ent
             if said := question.ask(package):
                 control = not question.ask(PACKAGE)
                 return _entry(plant, question, said, control, start)
-            if time.perf_counter() - start > time_limit:
+            if time.process_time() - begun > time_limit:
                 return _entry(
                     plant, None, f"no check in {time_limit:.0f} s rejects it", False, start
                 )
@@ -348,7 +348,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="names; all if none")
     parser.add_argument("--workers", type=int, default=2, help="processes [2]")
     parser.add_argument("--time-limit", type=float, default=TIME_LIMIT_SECONDS, metavar="S",
-                        help=f"seconds for one fault [{TIME_LIMIT_SECONDS:.0f}]")  # fmt: skip
+                        help=f"processor seconds a fault [{TIME_LIMIT_SECONDS:.0f}]")  # fmt: skip
     parser.add_argument("--store", type=Path, metavar="FILE",
                         help="JSON lines; stored entries are not run again")  # fmt: skip
     options = parser.parse_args(arguments)

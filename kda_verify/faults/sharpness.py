@@ -21,11 +21,9 @@ import math
 import os
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -40,7 +38,7 @@ from ..judging.compare import Finding, compare
 from ..judging.expect import Answer, expect
 from ..judging.verdict import Outcome
 from ..plan import Batch, Draws, batches
-from ..run import start_worker
+from ..processes import worker_pool
 from ..subjects import Subject, ours
 from ..subjects.base import effective_precision
 from .planted import planted
@@ -281,7 +279,7 @@ def main() -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     draws = [Draws(name, strategy, options.cases) for name, strategy in STRATEGY_OF.items()]
     shares = batches(draws, size=25, seed=options.seed, compiled=options.device != "cpu")
-    with ProcessPoolExecutor(options.workers, get_context("spawn"), start_worker) as pool:
+    with worker_pool(options.workers) as pool:
         results = pool.map(sample_batch, shares, [options.device] * len(shares))
         samples = [s for result in results for s in result]
     figures = [summarize(name, samples) for name in STRATEGY_OF]

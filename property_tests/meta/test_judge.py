@@ -141,7 +141,7 @@ def test_a_kernel_that_kills_its_process_gets_a_verdict(monkeypatch: pytest.Monk
         def result(self) -> None:
             raise BrokenProcessPool("a process ended abruptly")
 
-    monkeypatch.setattr(run, "_pool", lambda workers: Dead())
+    monkeypatch.setattr(run, "worker_pool", lambda workers: Dead())
     batch = Batch(Draws("kda_mtp_verify", "verify_cases", 2), seed=0)
     (verdict,) = run._alone(batch, "cpu")
     assert verdict.outcome == Outcome.RAISED

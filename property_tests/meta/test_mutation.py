@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kda_verify.faults import mutation
 from kda_verify.faults.gallery import Entry
-from kda_verify.faults.mutants import (
+from kda_verify.mutation import run, score, trees
+from kda_verify.mutation.__main__ import main
+from kda_verify.mutation.mutants import (
     GROUPS,
     LEFT_OUT,
     OPERATIONS,
@@ -118,13 +119,13 @@ def mutants() -> list[Mutant]:
 def test_what_is_wrong_is_noticed_and_stored(
     mutants: list[Mutant], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(mutation.TESTS, "budget", ("test_bounded.py",))
+    monkeypatch.setitem(trees.TESTS, "budget", ("test_bounded.py",))
     keep = tmp_path / "entries.jsonl"
-    entries = mutation.run(mutants, 1, keep)
+    entries = run.run(mutants, 1, keep)
     assert [entries[m.name].found for m in mutants] == [True, True]
     assert [entries[m.name].found_by for m in mutants] == ["cases", "tests"]
     before = keep.read_text()
-    assert mutation.run(mutants, 1, keep) == entries
+    assert run.run(mutants, 1, keep) == entries
     assert keep.read_text() == before
 
 
@@ -133,8 +134,8 @@ def test_what_changes_nothing_survives(
 ) -> None:
     same = replace(mutants[1], operator="same", name="mutant-same")
     monkeypatch.setattr(Mutant, "apply", lambda self, source: source + "\n")
-    monkeypatch.setitem(mutation.TESTS, "budget", ("test_bounded.py",))
-    entry = mutation.run([same], 1, None)["mutant-same"]
+    monkeypatch.setitem(trees.TESTS, "budget", ("test_bounded.py",))
+    entry = run.run([same], 1, None)["mutant-same"]
     assert (entry.found, entry.found_by) == (False, "")
 
 
@@ -142,27 +143,27 @@ def test_what_raises_ends_no_run(mutants: list[Mutant], monkeypatch: pytest.Monk
     def raises(*_: object) -> Entry:
         raise KeyError("no such clause")
 
-    monkeypatch.setattr(mutation, "run_alone", raises)
-    entry = mutation.run(mutants[:1], 1, None)[mutants[0].name]
+    monkeypatch.setattr(run, "run_alone", raises)
+    entry = run.run(mutants[:1], 1, None)[mutants[0].name]
     assert (entry.found, entry.found_by) == (True, "raised")
     assert entry.says == "KeyError: 'no such clause'"
-    assert mutation.current(entry, mutants[0])
+    assert run.current(entry, mutants[0])
 
 
 def test_what_the_checks_pass_over_meets_the_tests(
     mutants: list[Mutant], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     missed = Entry(mutants[0].name, "", "", "", "", "", "no check rejects it", False, 1.0)
-    monkeypatch.setattr(mutation, "run_alone", lambda *_: missed)
-    monkeypatch.setattr(mutation, "_failed_test", lambda *_: "FAILED x")
+    monkeypatch.setattr(run, "run_alone", lambda *_: missed)
+    monkeypatch.setattr(trees, "_failed_test", lambda *_: ("FAILED x", 1.0))
     with pytest.raises(RuntimeError, match="the tests of kernels fail as they are: FAILED x"):
-        mutation.run(mutants[:1], 1, None)
-    answers = iter(["", "", "FAILED x - because"])
-    monkeypatch.setattr(mutation, "_failed_test", lambda *_: next(answers))
-    entry = mutation.run(mutants[:1], 1, tmp_path / "entries.jsonl")[mutants[0].name]
+        run.run(mutants[:1], 1, None)
+    answers = iter([("", 1.0), ("", 1.0), ("FAILED x - because", 1.0)])
+    monkeypatch.setattr(trees, "_failed_test", lambda *_: next(answers))
+    entry = run.run(mutants[:1], 1, tmp_path / "entries.jsonl")[mutants[0].name]
     assert (entry.found_by, entry.first, entry.found) == ("tests", "FAILED x", True)
-    assert mutation.current(entry, mutants[0])
-    assert not mutation.current(replace(entry, found_by="cases"), mutants[0])
+    assert run.current(entry, mutants[0])
+    assert not run.current(replace(entry, found_by="cases"), mutants[0])
 
 
 def test_the_score_leaves_equivalents_out(mutants: list[Mutant]) -> None:
@@ -171,8 +172,8 @@ def test_the_score_leaves_equivalents_out(mutants: list[Mutant]) -> None:
         mutants[0].name: replace(one, fault=mutants[0].name),
         mutants[1].name: replace(one, fault=mutants[1].name, found_by=""),
     }
-    assert mutation.summary(mutants, entries, {})[1] == 0.5
-    assert mutation.summary(mutants, entries, {mutants[1].name: "why"})[1] == 1.0
+    assert score.summary(mutants, entries, {})[1] == 0.5
+    assert score.summary(mutants, entries, {mutants[1].name: "why"})[1] == 1.0
 
 
 def test_equivalents_must_be_there_and_have_a_reason(mutants: list[Mutant], tmp_path: Path) -> None:
@@ -180,17 +181,17 @@ def test_equivalents_must_be_there_and_have_a_reason(mutants: list[Mutant], tmp_
     mutant = mutants[1]
     entry = {"path": mutant.path, "before": mutant.before, "after": mutant.after, "reason": "it is"}
     file.write_text(json.dumps([entry]))
-    assert mutation.equivalents(mutants, file) == {mutant.name: "it is"}
+    assert score.equivalents(mutants, file) == {mutant.name: "it is"}
     file.write_text(json.dumps([{**entry, "reason": ""}]))
     with pytest.raises(ValueError, match="`reason` must say why"):
-        mutation.equivalents(mutants, file)
+        score.equivalents(mutants, file)
     file.write_text(json.dumps([{**entry, "before": "x = gone"}]))
     with pytest.raises(ValueError, match="`before` must be text of kda_ref/bounded.py"):
-        mutation.equivalents(mutants, file)
+        score.equivalents(mutants, file)
     # Those of the project are of the present source, for none of them raises.
-    assert set(mutation.equivalents(mutants)) <= {m.name for m in mutants}
+    assert set(score.equivalents(mutants)) <= {m.name for m in mutants}
 
 
 def test_a_call_that_makes_no_sense(capsys: pytest.CaptureFixture[str]) -> None:
-    assert mutation.main(["--sample", "0"]) == 2
+    assert main(["--sample", "0"]) == 2
     assert "`count` must be at least 1, got 0" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
-from .planted import Plant
+from ..faults.planted import Plant
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS: dict[str, tuple[str, ...]] = {

@@ -1,0 +1,60 @@
+"""Processes of their own: answers, deaths, and limits of processor time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import pytest
+
+from kda_verify.processes import Died, Late, alone
+
+
+def _loaded(name: str) -> bool:
+    return name in sys.modules
+
+
+def _endless() -> None:
+    while True:
+        pass
+
+
+def _sleeps(seconds: float) -> float:
+    time.sleep(seconds)
+    return time.process_time()
+
+
+def _raises() -> None:
+    raise KeyError("no such clause")
+
+
+def test_returns_the_answer_and_starts_with_what_is_slow_to_load() -> None:
+    assert alone(_loaded, "torch")
+    assert not alone(_loaded, "kda_kernels")
+
+
+def test_raises_what_the_function_raised() -> None:
+    with pytest.raises(KeyError, match="no such clause"):
+        alone(_raises)
+
+
+def test_a_process_that_ends_has_died() -> None:
+    with pytest.raises(Died, match="the process died"):
+        alone(os._exit, 3, limit=30.0)
+
+
+def test_a_process_that_never_ends_is_late() -> None:
+    start = time.perf_counter()
+    with pytest.raises(Late, match="no answer in 2 s"):
+        alone(_endless, limit=2.0)
+    assert time.perf_counter() - start > 1.5
+
+
+def test_the_limit_is_of_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting costs nothing, but not for ever."""
+    assert alone(_sleeps, 3.0, limit=2.0) < 2.0
+    monkeypatch.setattr("kda_verify.processes.WALL_SECONDS", 0.0)
+    monkeypatch.setattr("kda_verify.processes.WALL_TIMES", 1.0)
+    with pytest.raises(Late, match="no answer in 2 s"):
+        alone(_sleeps, 30.0, limit=2.0)
