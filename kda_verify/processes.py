@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
 import signal
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
@@ -66,9 +68,7 @@ def alone(function: Callable[..., Answer], *arguments: Any, limit: float | None 
     """
     context = _context()
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(
-        target=_answer, args=(sender, function, arguments, limit), daemon=True
-    )
+    process = context.Process(target=_answer, args=(sender, function, arguments, limit))
     process.start()
     sender.close()
     late = Late(f"no answer in {limit:.0f} s") if limit is not None else None
@@ -84,6 +84,9 @@ def alone(function: Callable[..., Answer], *arguments: Any, limit: float | None 
     finally:
         process.kill()
         process.join()
+        # Whatever it started goes too.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid or 0, signal.SIGKILL)
         receiver.close()
     if problem is not None:
         raise problem
@@ -103,6 +106,7 @@ def _answer(
     arguments: tuple[Any, ...],
     limit: float | None,
 ) -> None:
+    os.setpgrp()
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit), resource.RLIM_INFINITY))

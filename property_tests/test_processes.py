@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 
@@ -25,6 +26,17 @@ def _sleeps(seconds: float) -> float:
     return time.process_time()
 
 
+def _leaves_a_child() -> int:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    return child.pid
+
+
+def _wait_for_its_end(process: int) -> None:
+    for _ in range(100):
+        os.kill(process, 0)
+        time.sleep(0.05)
+
+
 def _raises() -> None:
     raise KeyError("no such clause")
 
@@ -37,6 +49,12 @@ def test_returns_the_answer_and_starts_with_what_is_slow_to_load() -> None:
 def test_raises_what_the_function_raised() -> None:
     with pytest.raises(KeyError, match="no such clause"):
         alone(_raises)
+
+
+def test_what_a_process_started_goes_with_it() -> None:
+    child = alone(_leaves_a_child)
+    with pytest.raises(ProcessLookupError):
+        _wait_for_its_end(child)
 
 
 def test_a_process_that_ends_has_died() -> None:
