@@ -76,6 +76,10 @@ def _parser() -> argparse.ArgumentParser:
             "--profile", choices=("auto", "cpu", "gpu"), default="auto",
             help="small shapes, or shapes for compiled kernels [by device]",
         )  # fmt: skip
+        sub.add_argument(
+            "--no-sensitivity", action="store_true",
+            help="leave out the smallest fault each case would show: several times as many cases",
+        )  # fmt: skip
     command("list", _list, "list the kernels, what they claim and whether they can run here")
     replay = command("replay", _replay, "judge one case again")
     replay.add_argument("case", help="a fixture file, or a case as JSON")
@@ -154,6 +158,7 @@ def _judge(options: argparse.Namespace, draws: Sequence[Draws]) -> list[Verdict]
             options.device,
             workers,
             keep_going=lambda: not options.explore or time.monotonic() < deadline,
+            sensitivity=not options.no_sensitivity,
         ):
             verdicts.append(verdict)
             failed += verdict.failed

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -22,12 +23,16 @@ from .subjects import find
 
 SHRINK_EXAMPLES = 400
 
+Work = Callable[..., list[Verdict]]
+
 
 class Failed(AssertionError):
     """Raised inside Hypothesis for a failing case, so that it shrinks it."""
 
 
-def judge_batch(batch: Batch, device: str, trail: Path | None = None) -> list[Verdict]:
+def judge_batch(
+    batch: Batch, device: str, trail: Path | None = None, *, sensitivity: bool = True
+) -> list[Verdict]:
     """Judge every case of a batch; at a failure stop, shrink it and put it last.
 
     Hypothesis replays the smallest failing case last, so the last verdict is the one to report.
@@ -36,6 +41,7 @@ def judge_batch(batch: Batch, device: str, trail: Path | None = None) -> list[Ve
         batch: what to draw and judge.
         device: where.
         trail: a file that always names the case under way, should the process die.
+        sensitivity: also find the smallest fault that each passing case would have shown.
     """
     subject = find(batch.draws.subject)
     verdicts: list[Verdict] = []
@@ -55,7 +61,7 @@ def judge_batch(batch: Batch, device: str, trail: Path | None = None) -> list[Ve
     def check(case: Case) -> None:
         if trail is not None:
             trail.write_text(case.to_json())
-        verdict = judge(case, subject, device, sensitivity=not shrinking)
+        verdict = judge(case, subject, device, sensitivity=sensitivity and not shrinking)
         if not shrinking:
             verdicts.append(verdict)
         # A case that fails otherwise is another fault: the shrink keeps to the first one.
@@ -79,6 +85,8 @@ def judge_all(
     workers: int,
     progress: Callable[[Verdict], None] | None = None,
     keep_going: Callable[[], bool] = lambda: True,
+    *,
+    sensitivity: bool = True,
 ) -> Iterator[Verdict]:
     """Judge batches in worker processes and yield verdicts as they come.
 
@@ -88,9 +96,11 @@ def judge_all(
         workers: number of processes.
         progress: called with every verdict.
         keep_going: asked before a batch is started; False ends the run after those under way.
+        sensitivity: also find the smallest fault that each passing case would have shown.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     source, more = iter(batches), True
+    work = partial(judge_batch, sensitivity=sensitivity)
     running: dict[Future[list[Verdict]], Batch] = {}
     pool = worker_pool(workers)
     try:
@@ -100,7 +110,7 @@ def judge_all(
                 if batch is None:
                     more = False
                     break
-                running[pool.submit(judge_batch, batch, device)] = batch
+                running[pool.submit(work, batch, device)] = batch
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             found, lost = [], []
             for future in done:
@@ -117,7 +127,7 @@ def judge_all(
                 lost += running.values()
                 running.clear()
                 pool = worker_pool(workers)
-                found += [verdict for batch in lost for verdict in _alone(batch, device)]
+                found += [verdict for batch in lost for verdict in _alone(batch, device, work)]
             for verdict in found:
                 if progress is not None:
                     progress(verdict)
@@ -131,12 +141,12 @@ def _died(problem: Exception) -> bool:
     return isinstance(problem, BrokenProcessPool) or "CUDA error" in str(problem)
 
 
-def _alone(batch: Batch, device: str) -> list[Verdict]:
+def _alone(batch: Batch, device: str, work: Work = judge_batch) -> list[Verdict]:
     """Judge a batch in a process of its own; if that dies too, blame the case it died on."""
     with tempfile.TemporaryDirectory() as folder, worker_pool(1) as pool:
         trail = Path(folder) / "case.json"
         try:
-            return pool.submit(judge_batch, batch, device, trail).result()
+            return pool.submit(work, batch, device, trail).result()
         except Exception as problem:
             if not _died(problem) or not trail.exists():
                 raise

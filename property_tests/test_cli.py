@@ -114,3 +114,18 @@ def test_a_failure_is_shrunk_stored_and_ends_with_code_1(
     monkeypatch.setattr(fixtures, "REGRESSIONS", tmp_path, raising=True)
     path = fixtures.write_regression(verdicts[-1])
     assert fixtures.load(path).case == smallest
+
+
+def test_the_smallest_faults_can_be_left_out(tmp_path: Path) -> None:
+    """The verdicts are the same; only what each case would have shown is not looked for."""
+    reports = []
+    for more in ([], ["--no-sensitivity"]):
+        file = tmp_path / f"report-{len(more)}.json"
+        call = ("run", "kda_conv_commit", "--cases", "5", "--workers", "1", "--json", str(file))
+        assert run(*call, "--device", "cpu", *more) == cli.EXIT_PASS
+        reports.append(json.loads(file.read_text())["subjects"][0])
+    whole, less = reports
+    assert whole["smallest_fault"]
+    assert less["smallest_fault"] == []
+    assert less["regions"] == whole["regions"]
+    assert less["worst"]["ratios"] == whole["worst"]["ratios"]
