@@ -20,7 +20,7 @@ class Built:
     """Hold one call, ready to make.
 
     Attributes:
-        case: the recipe.
+        case: the recipe, as its operation means it.
         arguments: keywords of the case's operation (the oracle takes them as they are). Tensors
             are views of the frame's arenas; what the call leaves out is left out here.
         slots: the pool slot of every request, not positive for some or all padding.
@@ -60,7 +60,7 @@ def seat(case: Case, draw: Draw) -> Seats:
     Padding lists a slot that the call must skip: negative, or up to the null block of a commit;
     its scratch row is -1, a live request's, or one past the end.
     """
-    first = case.null_block + 1 if case.operation in ("commit", "conv_commit") else 0
+    first = case.null_block + 1
     live = [n for n in range(case.requests) if n not in case.padding]
     seats = max(len(live) + case.spare_slots, 1)
     slot_order = (draw.permutation("slots", seats) + first).tolist()

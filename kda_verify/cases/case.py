@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-OPERATIONS = ("verify", "commit", "conv_commit", "recurrent")
+from ..operations import facts
+
 DTYPES = ("float32", "bfloat16", "float16")
 KEYS = ("random", "collinear", "one_hot", "hadamard", "tiny", "zero")
 GATES = ("none", "mild", "slow", "saturated", "steep_channel")
@@ -23,7 +24,6 @@ POISONS = ("nan", "huge")  # Drawn; "zeros" is for measuring what poison finds.
 SPOILS = ("none", "nan", "inf")
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "operation": OPERATIONS,
     "dtype": DTYPES,
     "logit_dtype": DTYPES,
     "keys": KEYS,
@@ -50,7 +50,7 @@ class Case:
     The defaults are the simplest case; a failing case shrinks toward them.
 
     Attributes:
-        operation: "verify", "commit", "conv_commit" or "recurrent".
+        operation: which one is called; its facts say which other fields mean something for it.
         heads, group: H query/key heads; HV = group * heads value heads.
         size_k, size_v: K and V.
         lengths: tokens of each request; for commits the accepted counts.
@@ -129,6 +129,7 @@ class Case:
 
     def __post_init__(self) -> None:
         """Refuse a recipe that describes no call."""
+        mine = facts(self.operation)
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
@@ -144,14 +145,13 @@ class Case:
                 raise ValueError(f"`{name}` must be in 16..256, got {getattr(self, name)}")
         if not math.isfinite(self.lower_bound) or self.lower_bound >= 0:
             raise ValueError(f"`lower_bound` must be finite and negative, got {self.lower_bound}")
-        if self.spoil != "none" and (self.exact or self.operation not in ("verify", "recurrent")):
+        if self.spoil != "none" and (self.exact or not mine.takes("spoil")):
             raise ValueError(
-                f"`spoil` must be 'none' but for verify and recurrent cases that round, "
-                f"got {self.spoil!r}"
+                f"`spoil` must be 'none' but for rows of tokens that round, got {self.spoil!r}"
             )
         if not self.lengths or any(not _whole(x) or x < 0 for x in self.lengths):
             raise ValueError(f"`lengths` must be integers of at least 0, got {self.lengths}")
-        if self.operation != "recurrent" and max(self.lengths) > self.capacity:
+        if mine.bounded and max(self.lengths) > self.capacity:
             raise ValueError(
                 f"`lengths` must be at most capacity {self.capacity}, got {max(self.lengths)}"
             )
@@ -192,6 +192,16 @@ class Case:
     def busy(self) -> tuple[int, ...]:
         """Positions of the requests that have tokens and are not padding."""
         return tuple(n for n, size in enumerate(self.lengths) if size and n not in self.padding)
+
+    def meant(self) -> Case:
+        """Return the case with every field that means nothing for its operation at rest."""
+        mine = facts(self.operation)
+        rest = {
+            f.name: mine.fixed.get(f.name, f.default)
+            for f in fields(self)
+            if f.name != "operation" and not mine.takes(f.name)
+        }
+        return replace(self, **rest)
 
     def to_json(self) -> str:
         """Return one line of JSON that holds every field that is not a default."""

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..cases.build import Built
+from ..cases.assembly import Built
 from ..cases.draw import Draw
-from .calls import RINGS, WINDOWS, Arguments, Call, Results, lengths, live
+from ..operations.facts import WINDOWS
+from ..operations.verify import RINGS
+from .calls import Call
+from .results import Arguments, Results, lengths, live
 
 Pairs = Iterator[tuple[Results, Results]]
 ROWS = ("x_q", "x_k", "x_v", "q", "k", "v", "g", "beta", "onorm_gate")

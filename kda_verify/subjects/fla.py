@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kda_ref import Precision
 
-from ..cases.build import Built
+from ..cases.assembly import Built
 from .base import Claims
 
 CLAIMS = Claims(

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from kda_ref import Precision
 
-from ..cases.build import Built
+from ..cases.assembly import Built
+from ..operations import FACTS
 from .base import Claims
 
 # The state product may spread a NaN of one token over its request and head: 0 * NaN.
@@ -45,11 +46,7 @@ DSPARK = Claims(
 
 COMMIT = Claims(Precision(), grain="token")
 
-GENERAL = {
-    "verify": "kda_mtp_verify",
-    "commit": "kda_replay_commit",
-    "conv_commit": "kda_conv_commit",
-}
+GENERAL = {f.name: f.kernel for f in FACTS if f.kernel is not None}
 """The subject that takes every case of an operation; the drop-ins take some."""
 
 
