@@ -72,7 +72,8 @@ def test_operands_are_there(mine: Facts) -> None:
     for names in (mine.written, mine.slot_pools, mine.row_pools, mine.carried, mine.axes):
         assert set(names) <= set(given_)
     assert set(mine.states) <= set(mine.carried)
-    assert mine.values is None or mine.values in given_
+    assert {mine.queries, mine.keys, mine.values} - {None} <= set(given_)
+    assert set(mine.rows) <= set(mine.axes)
 
 
 @pytest.mark.parametrize("mine", FACTS, ids=lambda f: f.name)

@@ -33,15 +33,15 @@ def build(case: Case, device: torch.device | str = "cpu") -> Built:
     """
     record = operation(case.operation)
     built = record.build(case.meant(), Draw(case.seed), device)
-    if record.facts.values is not None:
-        spoil(built, built.arguments[record.facts.values])
+    if built.case.spoil != "none":
+        spoil(built, built.arguments[str(record.facts.values)])
     return built
 
 
 def spoil(built: Built, values: torch.Tensor) -> None:
     """Plant the case's NaN or infinity in v: last token, first head, of the first live request."""
     case = built.case
-    if case.spoil == "none" or not case.busy:
+    if not case.busy:
         return
     n = case.busy[0]
     last = case.lengths[n] - 1

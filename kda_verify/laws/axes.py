@@ -22,7 +22,6 @@ RESULT_AXES = {
     "ring_v": "t H v", "ring_k": "t h k", "ring_g": "t H k", "ring_beta": "t H",
     "cs_q": "l C w", "cs_k": "l C w", "cs_v": "l C w",
 }  # fmt: skip
-Q, K, V = ("x_q", "q"), ("x_k", "k", "rawk"), ("x_v", "v", "rawv")
 Orders = Mapping[str, Tensor]
 
 
@@ -129,7 +128,9 @@ def flip_channels(built: Built, call: Call, draw: Draw) -> Pairs:
     sign = draw.integers("sign", 0, 2, size) * 2.0 - 1.0
     sign[draw.integer("one", 0, size)] = -1.0
     of_state = sign[:, None] if built.arguments.get("state_layout") == "kv" else sign
-    operands = dict.fromkeys((*Q, *K), sign) | dict.fromkeys(_states(built), of_state)
+    mine = facts(built.case.operation)
+    operands = dict.fromkeys(_named(mine.queries, mine.keys), sign)
+    operands |= dict.fromkeys(mine.states, of_state)
     results = dict.fromkeys(("snapshots", "state", "tracked", "ring_k"), sign)
     yield from multiplied(built, call, operands, results)
 
@@ -137,14 +138,15 @@ def flip_channels(built: Built, call: Call, draw: Draw) -> Pairs:
 def negate_pairs(built: Built, call: Call, draw: Draw) -> Pairs:
     """(k, v) and (-k, -v) write the same."""
     minus = torch.tensor(-1.0)
-    operands = dict.fromkeys((*K, *V), minus)
+    mine = facts(built.case.operation)
+    operands = dict.fromkeys(_named(mine.keys, mine.values), minus)
     yield from multiplied(built, call, operands, {"ring_k": minus, "ring_v": minus})
 
 
 def scale_values(built: Built, call: Call, draw: Draw) -> Pairs:
     """(v, S) times a power of two gives results times that power."""
     power = torch.tensor(2.0 ** (1, 2, 3, -1, -2)[draw.integer("power", 0, 5)])
-    operands = dict.fromkeys((*V, *_states(built)), power)
+    operands = dict.fromkeys(_linear_in(built), power)
     results = dict.fromkeys(("out", "snapshots", "state", "tracked", "ring_v"), power)
     yield from multiplied(built, call, operands, results)
 
@@ -153,7 +155,7 @@ def additivity(built: Built, call: Call, draw: Draw) -> Pairs:
     """Outputs and states of (v, S) are the sums of those of two halves of (v, S)."""
     operation, arguments = built.case.operation, built.arguments
     halves: tuple[Arguments, Arguments] = dict(arguments), dict(arguments)
-    for name in (*V, *_states(built)):
+    for name in _linear_in(built):
         if arguments.get(name) is not None:
             mine = (draw.uniform(name, *arguments[name].shape) < 0.5).to(arguments[name].device)
             # Poison stays poison in both halves: an idle slot must not come to life.
@@ -164,8 +166,14 @@ def additivity(built: Built, call: Call, draw: Draw) -> Pairs:
     yield _linear(call(operation, arguments)), total
 
 
-def _states(built: Built) -> tuple[str, ...]:
-    return facts(built.case.operation).states
+def _named(*operands: str | None) -> list[str]:
+    return [name for name in operands if name is not None]
+
+
+def _linear_in(built: Built) -> list[str]:
+    """Name what outputs and states are linear in: values and states."""
+    mine = facts(built.case.operation)
+    return _named(mine.values, *mine.states)
 
 
 def _linear(results: Results) -> Results:
@@ -188,7 +196,7 @@ def idle_token(built: Built, call: Call, draw: Draw) -> Pairs:
         new.append(seat)
     other = reseat(built.arguments, new)
     idle = torch.tensor([r for seat in new for r in seat.rows]) == NO_ROW
-    for name in [n for n in (*Q, *K, *V, "g", "beta", "onorm_gate") if n in other]:
+    for name in [n for n in facts(operation).rows if n in other]:
         drawn = draw.normal(name, int(idle.sum()), *other[name].shape[2:])
         size = drawn.square().sum(-1, keepdim=True).sqrt()
         drawn = drawn * 0.0 if name in ("g", "beta") else drawn / size.clamp_min(1.0)

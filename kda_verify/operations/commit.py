@@ -16,6 +16,8 @@ FACTS = facts.Facts(
     )),
     # A ring holds what its verify computed: keys after SiLU and the log decay itself.
     fixed={"conv": False, "gate_form": "given"},
+    keys="rawk",
+    values="rawv",
     axes={
         "checkpoint_state": "s H v k", "rawv": "s H t v", "rawk": "s h t k", "gk": "s H t k",
         "beta": "s H t",

@@ -36,7 +36,7 @@ class Facts:
         fields: fields of `Case` that mean something for it.
         fixed: values that other fields then have, where these are not the defaults of `Case`.
         bounded: every length is at most the case's capacity.
-        values: operand of the values v, or None where no token is computed.
+        queries, keys, values: operands of q, k and v, or None where it has none.
         axes: letters of the axes of its inputs. One letter per axis: 1 the batch, t tokens, s
             slots, h query heads, H value heads, k and v channels, C conv channels, w taps; (hk)
             is one axis of h*k channels. A leading axis of layers is left out.
@@ -55,6 +55,8 @@ class Facts:
     fields: frozenset[str]
     fixed: Mapping[str, Any] = field(default_factory=dict)
     bounded: bool = True
+    queries: str | None = None
+    keys: str | None = None
     values: str | None = None
     axes: Mapping[str, str] = field(default_factory=dict)
     written: tuple[str, ...] = ()
@@ -72,6 +74,11 @@ class Facts:
     def sequences(self) -> bool:
         """Whether it computes outputs over rows of tokens."""
         return self.takes("rows")
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Operands with one entry per row of tokens."""
+        return tuple(name for name, axes in self.axes.items() if axes.startswith("1 t "))
 
     @property
     def stateful(self) -> bool:

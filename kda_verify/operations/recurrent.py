@@ -14,6 +14,8 @@ FACTS = facts.Facts(
     )),
     fixed={"conv": False},
     bounded=False,
+    queries="q",
+    keys="k",
     values="v",
     axes={
         "q": "1 t h k", "k": "1 t h k", "v": "1 t H v", "g": "1 t H k", "beta": "1 t H",

@@ -20,6 +20,8 @@ FACTS = facts.Facts(
         *facts.DIMS, *facts.REQUESTS, *facts.POOLS, *facts.ROWS, *facts.GATES, *facts.NUMBERS,
         "conv", "conv_pool", "taps", "out_norm", "out_given", "records",
     )),
+    queries="x_q",
+    keys="x_k",
     values="x_v",
     axes={
         "x_q": "1 t h k", "x_k": "1 t h k", "x_v": "1 t H v", "g": "1 t H k", "beta": "1 t H",
