@@ -13,6 +13,7 @@ from kda_verify.cases.case import (
     BETAS,
     GATE_FORMS,
     GATES,
+    INITIALS,
     KEYS,
     POISONS,
     STATES,
@@ -40,11 +41,15 @@ def cases(draw: st.DrawFn, operation: str | None = None, exact: bool = False) ->
     conv = draw(st.booleans())
     qk_norm = (exact and conv) or draw(st.booleans())
     dtypes = ("float32", "bfloat16") if exact else ("float32", "bfloat16", "float16")
+    padding = tuple(n for n in range(len(lengths)) if draw(st.booleans()))
+    initial = choose(*INITIALS)
+    if facts(operation).takes("initial") and initial != "pool":
+        padding = ()
     layers = choose(0, 2) if facts(operation).layered else 0
     return Case(
         operation=operation, heads=choose(1, 2), group=choose(1, 2), size_k=choose(16, 20, 64),
         size_v=choose(16, 19), lengths=lengths, capacity=max(*lengths, 1) + choose(0, 1),
-        padding=tuple(n for n in range(len(lengths)) if draw(st.booleans())),
+        padding=padding, initial=initial,
         slack_rows=choose(0, 2), dtype=choose(*dtypes),
         logit_dtype=choose("float32", "bfloat16"), rows=choose("packed", "pitched", "separate"),
         pool=choose("dense", "pitched", "envelope"), conv_pool=choose("transposed", "dense"),

@@ -85,8 +85,6 @@ def test_layout_changes_no_number(case: Case) -> None:
     other = replace(
         case, rows="separate", pool="dense", conv_pool="dense", index_stride=1, poison="nan"
     )
-    if case.operation == "recurrent" and not case.padding and case.pool != "dense":
-        return  # plain states instead of a pool
     one, two = build(case), build(other)
     for name in one.arguments:
         a, b = one.arguments[name], two.arguments[name]
@@ -191,12 +189,29 @@ def test_operands_that_are_alike_lie_apart(operation: str) -> None:
     """With equal heads and sizes, no stride of one is one of another, but 1."""
     case = replace(
         RICH, operation=operation, rows="pitched", pool="pitched", group=1, size_v=RICH.size_k,
-        layers=2,
+        layers=2, initial="pool",
     )  # fmt: skip
     arguments = build(case).arguments
     for names in ALIKE[operation]:
         one, two, three = (set(arguments[name].stride()) - {1} for name in names)
         assert not one & two | two & three | one & three, names
+
+
+@pytest.mark.parametrize("states", ["unit", "zero"])
+@pytest.mark.parametrize(
+    ("initial", "passed"),
+    [
+        ("none", set()),
+        ("given", {"initial_state"}),
+        ("pool", {"initial_state", "ssm_state_indices"}),
+    ],
+)
+def test_sequences_start_where_the_case_says(initial: str, passed: set[str], states: str) -> None:
+    case = Case(operation="recurrent", lengths=(2, 1), capacity=2, initial=initial, states=states)
+    arguments = build(case).arguments
+    assert {"initial_state", "ssm_state_indices"} & set(arguments) == passed
+    if initial != "none":
+        assert arguments["initial_state"].shape[0] == 2 + (initial == "pool")
 
 
 def test_poison_can_be_left_out() -> None:

@@ -28,7 +28,7 @@ def full(mine: Facts) -> Built:
     case = Case(
         operation=mine.name, lengths=(2, 0, 1), capacity=2, padding=(1,), out_norm=True,
         records=("rings", "snapshots", "windows"), out_given=True, layers=2, track=True,
-        pool="pitched",
+        pool="pitched", initial="pool",
     )  # fmt: skip
     return build(case)
 

@@ -24,9 +24,7 @@ def build(case: Case, device: torch.device | str = "cpu") -> Built:
         device: where the arenas go; they are drawn on the CPU.
 
     Returns:
-        The call and its frame. Recurrent cases pass a pool with slot indices where there is
-        padding or a pool that is not dense; otherwise plain initial states (none for the zero
-        family).
+        The call and its frame.
 
     Raises:
         ValueError: an exact case with a stage that rounds.

@@ -76,16 +76,15 @@ def recurrent(case: Case, draw: Draw, device: torch.device | str) -> Built:
     assembly, seats, drawn = Assembly(case), seat(case, draw), tokens(case, draw)
     _inputs(assembly, ("q", "k", "v"), drawn)
     state = drawn.state if case.state_layout == "vk" else drawn.state.mT
-    pooled = bool(case.padding) or case.pool != "dense"
     item = state_item(case, "initial_state")
-    if pooled:
+    if case.initial == "pool":
         pool = assembly.pools([item], seats.slot_count)["initial_state"][0]
         _fill_slots(pool, state, seats)
         assembly.index("ssm_state_indices", seats.slots)
     else:
         everyone = list(range(case.requests))
         seats = replace(seats, slots=everyone, rows=everyone)
-        if case.states != "zero":
+        if case.initial == "given":
             assembly.place(plain(item.name, tuple(state.shape)))[0].copy_(state)
     if not case.batched:
         assembly.offsets("cu_seqlens")

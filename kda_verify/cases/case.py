@@ -20,6 +20,7 @@ STATES = ("unit", "tiny", "spread", "asymmetric", "zero")
 GATE_FORMS = ("lower_bound", "softplus", "given")
 BETA_FORMS = ("sigmoid", "twice_sigmoid", "given")
 RECORDS = ("rings", "snapshots", "windows")
+INITIALS = ("given", "none", "pool")
 POISONS = ("nan", "huge")  # Drawn; "zeros" is for measuring what poison finds.
 SPOILS = ("none", "nan", "inf")
 
@@ -38,6 +39,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "pool": ("dense", "pitched", "envelope"),
     "conv_pool": ("transposed", "dense"),
     "state_layout": ("vk", "kv"),
+    "initial": INITIALS,
     "poison": (*POISONS, "zeros"),
     "spoil": SPOILS,
 }
@@ -64,6 +66,8 @@ class Case:
             with the rings and the conv history in one envelope per slot.
         conv_pool: conv history as a transposed view of [slots, 3, C], or dense [slots, C, 3].
         state_layout: layout of the recurrent operation's states.
+        initial: where sequences start: from "given" states, one each, from zeros ("none"), or from
+            the slots of a "pool", which alone may have padding.
         batched: the recurrent operation gets [N, L, ...] (equal lengths), not packed rows.
         spare_slots: pool slots (and scratch rows) that no request lists.
         index_stride: least element stride of index vectors and of vectors of weights, over 1 all
@@ -99,6 +103,7 @@ class Case:
     pool: str = "dense"
     conv_pool: str = "dense"
     state_layout: str = "vk"
+    initial: str = "given"
     batched: bool = False
     spare_slots: int = 1
     index_stride: int = 1
@@ -163,6 +168,10 @@ class Case:
             raise ValueError(
                 f"`padding` must be increasing positions below {len(self.lengths)}, "
                 f"got {self.padding}"
+            )
+        if self.padding and mine.takes("initial") and self.initial != "pool":
+            raise ValueError(
+                f"`padding` must be empty where no request lists a slot, got {self.padding}"
             )
         if any(r not in RECORDS for r in self.records) or len(set(self.records)) != len(
             self.records

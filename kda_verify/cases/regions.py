@@ -88,6 +88,7 @@ REGIONS: dict[str, Region] = {
     "several layers": Region(_taking("layers"), lambda c: c.layers > 1),
     "slot 0 null": Region(_taking("null_block"), lambda c: c.null_block == 0),
     "state K-major": Region(_taking("state_layout"), lambda c: c.state_layout == "kv"),
+    "no initial state": Region(_taking("initial"), lambda c: c.initial == "none"),
     "batched sequences": Region(_taking("batched"), lambda c: c.batched and c.requests > 1),
     "exact": Region(STATEFUL, lambda c: c.exact),
     "huge poison": Region(EVERY, lambda c: c.poison == "huge"),

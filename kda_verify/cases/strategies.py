@@ -250,7 +250,7 @@ def recurrent_cases(draw: Draw, sizes: Sequence[int] = SMALL_SIZES, most: int = 
     if batched:
         lengths = (max(lengths[0], 1),) * len(lengths)
     gate_form = draw(st.sampled_from(GATE_FORMS))
-    return Case(
+    case = Case(
         operation="recurrent",
         **_dims(draw, sizes),
         lengths=lengths,
@@ -270,6 +270,7 @@ def recurrent_cases(draw: Draw, sizes: Sequence[int] = SMALL_SIZES, most: int = 
         spoil=draw(SPOILT),
         **_families(draw),
     )
+    return replace(case, initial="none" if case.states == "zero" else "given")
 
 
 @st.composite

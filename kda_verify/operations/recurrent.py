@@ -10,7 +10,7 @@ FACTS = facts.Facts(
     family="token-order",
     fields=frozenset((
         *facts.DIMS, *facts.REQUESTS, *facts.POOLS, *facts.ROWS, *facts.GATES, *facts.NUMBERS,
-        "batched", "state_layout",
+        "batched", "initial", "state_layout",
     )),
     fixed={"conv": False},
     bounded=False,

@@ -21,9 +21,8 @@ CLAIMS = Claims(
         "gate_form": ("lower_bound", "softplus", "given"),
         "conv": (False,),
         "index_stride": (1,),
-        "pool": ("dense",),
+        "initial": ("given", "none"),
         "slack_rows": (0,),
-        "padding": ((),),
     },
     conditions=(
         (
