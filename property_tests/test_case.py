@@ -19,6 +19,7 @@ ANY_CASE = st.one_of(
     strategies.commit_cases(),
     strategies.conv_commit_cases(),
     strategies.recurrent_cases(),
+    strategies.pooled_recurrent_cases(),
 )
 
 

@@ -89,6 +89,8 @@ def recurrent(case: Case, draw: Draw, device: torch.device | str) -> Built:
     if not case.batched:
         assembly.offsets("cu_seqlens")
     scalars = {**_forms(case), "state_layout": case.state_layout}
+    if case.initial == "pool":
+        scalars["update_pool"] = True
     return assembly.finish(scalars, seats, device)
 
 

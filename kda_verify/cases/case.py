@@ -67,7 +67,7 @@ class Case:
         conv_pool: conv history as a transposed view of [slots, 3, C], or dense [slots, C, 3].
         state_layout: layout of the recurrent operation's states.
         initial: where sequences start: from "given" states, one each, from zeros ("none"), or from
-            the slots of a "pool", which alone may have padding.
+            the slots of a "pool", written in place, which alone may have padding.
         batched: the recurrent operation gets [N, L, ...] (equal lengths), not packed rows.
         spare_slots: pool slots (and scratch rows) that no request lists.
         index_stride: least element stride of index vectors and of vectors of weights, over 1 all

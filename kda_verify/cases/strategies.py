@@ -274,6 +274,17 @@ def recurrent_cases(draw: Draw, sizes: Sequence[int] = SMALL_SIZES, most: int = 
 
 
 @st.composite
+def pooled_recurrent_cases(
+    draw: Draw, sizes: Sequence[int] = SMALL_SIZES, most: int = 3, exact: bool = False
+) -> Case:
+    """Draw sequences that advance the slots of a pool in place, padding among them."""
+    make = exact_recurrent_cases if exact else recurrent_cases
+    case = draw(make(sizes=sizes, most=most))
+    padding = _padding(draw, case.requests)
+    return replace(case, initial="pool", padding=padding, **_layout(draw))
+
+
+@st.composite
 def exact_commit_cases(draw: Draw, sizes: Sequence[int] = SMALL_SIZES, most: int = 3) -> Case:
     """Draw a commit for which no algorithm rounds."""
     case = draw(commit_cases(sizes=sizes, most=most))

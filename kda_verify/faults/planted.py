@@ -196,11 +196,12 @@ class Planted:
     ) -> dict[str, Tensor]:
         """Call with some arguments spoiled; put back those that the call only reads."""
         before = {n: t for n, t in _copied(built).items() if n in names}
+        written = self.facts.writes(built.arguments)
         for name in before:
             spoil(name, built.arguments[name])
         returned = self.subject.call(built)
         for name, old in before.items():
-            if self.tidy and name not in self.facts.written:
+            if self.tidy and name not in written:
                 built.arguments[name].copy_(old)
         return returned
 

@@ -25,9 +25,8 @@ def kernel_call(subjects: Mapping[str, Subject], built: Built) -> Call:
 
     def call(operation: str, arguments: Arguments) -> Results:
         record, mine = registry.operation(operation), dict(arguments)
-        for name in record.facts.written:
-            if mine.get(name) is not None:
-                mine[name] = like(mine[name])
+        for name in record.facts.writes(arguments):
+            mine[name] = like(mine[name])
         for name in record.facts.aligned:
             if mine.get(name) is not None:
                 mine[name] = _aligned(mine[name])

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..cases.assembly import Built
 from ..cases.draw import Draw
 from ..operations import facts
+from ..operations.facts import SLOTS
 from .axes import RESULT_AXES, axes_of, sizes_of
 from .calls import Call, like
 from .results import Arguments, Results, live
@@ -37,7 +38,7 @@ def slots(built: Built, call: Call, draw: Draw) -> Pairs:
     first = call(operation, arguments)
     for value in NOT_FINITE:
         other = dict(arguments)
-        for names, index in _lists(operation):
+        for names, index in _lists(operation, arguments):
             for name in _present(names, arguments):
                 axis = int(built.case.layers > 0)
                 listed = {_at(arguments[index], n) for n in live(arguments)}
@@ -71,7 +72,7 @@ def _with_request(built: Built, chosen: int, value: float) -> Arguments:
             changed[name] = _filled(arguments[name], 1, rows, value)
     if "initial_state" in arguments and "ssm_state_indices" not in arguments:
         changed["initial_state"] = _filled(arguments["initial_state"], 0, [chosen], value)
-    for names, index in _lists(operation):
+    for names, index in _lists(operation, arguments):
         for name in _present(names, arguments):
             held = [_at(arguments[index], chosen)]
             if held[0] >= 0:
@@ -80,13 +81,11 @@ def _with_request(built: Built, chosen: int, value: float) -> Arguments:
     return changed
 
 
-def _lists(operation: str) -> list[tuple[Sequence[str], str]]:
+def _lists(operation: str, arguments: Arguments) -> list[tuple[Sequence[str], str]]:
     """Return pools by the operand that lists what a request holds of them."""
     mine = facts(operation)
-    return [
-        (mine.slot_pools, "ssm_state_indices"),
-        (mine.row_pools, "intermediate_state_indices"),
-    ]
+    lists = [(mine.slot_pools, SLOTS), (mine.row_pools, "intermediate_state_indices")]
+    return [(names, index) for names, index in lists if arguments.get(index) is not None]
 
 
 def _present(names: Sequence[str], arguments: Arguments) -> list[str]:

@@ -11,8 +11,9 @@ from torch import Tensor
 import kda_ref
 from kda_ref import Bounded, Precision, stored
 
+from ..judging.answer import sequences
 from ..operations import commit, conv_commit
-from ..operations.facts import WINDOWS, Facts
+from ..operations.facts import SLOTS, WINDOWS, Facts
 from ..operations.verify import RINGS
 
 Arguments = dict[str, Any]
@@ -116,12 +117,17 @@ def bound_verify(
 
 def read_recurrent(operands: Mapping[str, Any]) -> Results:
     """Read the rows and the final states that sequences left."""
-    return _split(operands, operands["out"], operands["final_state"])
+    slots = operands.get(SLOTS)
+    if slots is None:
+        return _split(operands, operands["out"], operands["final_state"])
+    # Padding lists no slot, and no state of it is read.
+    held = operands["initial_state"][slots.clamp_min(0).to(torch.int64)]
+    return _split(operands, operands["out"], held)
 
 
 def bound_recurrent(arguments: Arguments, precision: Precision) -> Results:
     """Bound what sequences leave."""
-    answer = kda_ref.kda_recurrent(**arguments, precision=precision)
+    answer = sequences(arguments, precision)
     _require_range(answer.in_range)
     out = _bound(answer.out, arguments["v"].dtype, precision)
     axis = -1 if arguments["state_layout"] == "vk" else -2
@@ -157,12 +163,14 @@ def bound_conv_commit(arguments: Arguments, precision: Precision) -> Results:
 
 
 def _split(operands: Mapping[str, Any], out: Tensor, final: Tensor) -> Results:
-    """Give every sequence its rows and its state, [V, K] inside."""
+    """Give every sequence its rows and, unless it is padding, its state, [V, K] inside."""
     final = final.mT if operands["state_layout"] == "kv" else final
     rows, start, results = out.flatten(0, 1), 0, {}
+    alive = live(operands)
     for n, length in enumerate(lengths(operands)):
         results["out", n] = rows[start : start + length]
-        results["state", n] = final[n][None]
+        if n in alive:
+            results["state", n] = final[n][None]
         start += length
     return results
 

@@ -11,7 +11,7 @@ from kda_ref import Precision
 
 from ..cases.assembly import Built
 from ..cases.draw import Draw
-from ..operations.facts import HISTORIES, WINDOWS
+from ..operations.facts import HISTORIES, SLOTS, WINDOWS
 from ..operations.verify import RINGS
 from .calls import Call
 from .results import Arguments, Results, bound_verify, lengths, live
@@ -66,10 +66,17 @@ def split_sequences(built: Built, call: Call, draw: Draw) -> Pairs:
     first = call("recurrent", arguments)
     head, tail = _parts(arguments, cut)
     before = call("recurrent", head)
-    finals = torch.cat([before["state", n] for n in range(len(lengths(arguments)))])
-    tail["initial_state"] = finals.mT.contiguous() if tail["state_layout"] == "kv" else finals
-    after = call("recurrent", tail)
     everyone = range(len(lengths(arguments)))
+    finals = {n: before["state", n][0] for n in live(arguments)}
+    if tail["state_layout"] == "kv":
+        finals = {n: state.mT for n, state in finals.items()}
+    if (slots := arguments.get(SLOTS)) is None:
+        tail["initial_state"] = torch.stack(list(finals.values()))
+    else:
+        tail["initial_state"] = arguments["initial_state"].clone()
+        for n, state in finals.items():
+            tail["initial_state"][slots[n]] = state
+    after = call("recurrent", tail)
     outputs = joined(before, after, everyone, "out")
     yield of(first, everyone), {**outputs, **of(after, everyone, "state")}
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+SLOTS = "ssm_state_indices"
+"""Operand that lists the slot of every request."""
 HISTORIES = ("cs_q", "cs_k", "cs_v")
 """Conv histories, one pool per stream."""
 WINDOWS = ("intermediate_conv_q", "intermediate_conv_k", "intermediate_conv_v")
@@ -40,12 +42,11 @@ class Facts:
         axes: letters of the axes of its inputs. One letter per axis: 1 the batch, t tokens, s
             slots, h query heads, H value heads, k and v channels, C conv channels, w taps; (hk)
             is one axis of h*k channels. A leading axis of layers is left out.
-        written: operands that a call writes in place.
+        written: operands that a call writes in place, where it has them; see `writes`.
         carried: pools that carry something from one call to the next.
         states: of these, the pools of states.
         aligned: pools of states whose pitches our contract wants in multiples of 4 elements.
-        slot_pools: every pool that is indexed by `ssm_state_indices`; () where requests have no
-            slots unless a case gives them some.
+        slot_pools: every pool that is indexed by `ssm_state_indices`.
         row_pools: scratch that is indexed by `intermediate_state_indices`.
     """
 
@@ -70,6 +71,12 @@ class Facts:
         """Whether a field of `Case` means something for the operation."""
         return name in self.fields
 
+    def writes(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """Name what a call writes in place: of what is carried, pools of listed slots alone."""
+        listed = arguments.get(SLOTS) is not None
+        present = [name for name in self.written if arguments.get(name) is not None]
+        return tuple(name for name in present if listed or name not in self.carried)
+
     @property
     def sequences(self) -> bool:
         """Whether it computes outputs over rows of tokens."""
@@ -87,8 +94,8 @@ class Facts:
 
     @property
     def pooled(self) -> bool:
-        """Whether every request lists a slot, so that padding lists one to be skipped."""
-        return bool(self.slot_pools)
+        """Whether requests always list slots, so that padding lists one to be skipped."""
+        return bool(self.slot_pools) and not self.takes("initial")
 
     @property
     def layered(self) -> bool:

@@ -1,4 +1,7 @@
-"""The recurrent operation: whole sequences, packed or batched, from given states."""
+"""The recurrent operation: whole sequences, packed or batched, from given states or a pool.
+
+A pool is advanced in place, slot by slot; otherwise the final states are returned.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ FACTS = facts.Facts(
         "q": "1 t h k", "k": "1 t h k", "v": "1 t H v", "g": "1 t H k", "beta": "1 t H",
         "A_log": "H", "dt_bias": "(Hk)", "initial_state": "s H v k",
     },
+    written=("initial_state",),
     carried=("initial_state",),
     states=("initial_state",),
+    slot_pools=("initial_state",),
 )  # fmt: skip
