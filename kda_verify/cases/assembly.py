@@ -126,11 +126,11 @@ class Assembly:
             values: [rows of all requests, ...].
         """
         lengths, padding = self.case.lengths, self.case.padding
-        by_row = view.flatten(0, 1)
-        assert by_row.data_ptr() == view.data_ptr() or not view.numel()
         live = torch.tensor([n not in padding for n in range(len(lengths))])
         mine = live.repeat_interleave(torch.tensor(lengths)).nonzero()[:, 0]
-        by_row[mine] = values[mine].to(view.dtype)
+        # Sequences of a batch may lie apart, so the two axes are not one.
+        each = max(view.shape[1], 1)
+        view[mine // each, mine % each] = values[mine].to(view.dtype)
 
     def finish(self, scalars: Mapping[str, Any], seats: Seats, device: torch.device | str) -> Built:
         """Move everything to the device and hand out the call."""
