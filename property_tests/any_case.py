@@ -45,11 +45,15 @@ def cases(draw: st.DrawFn, operation: str | None = None, exact: bool = False) ->
     initial = choose(*INITIALS)
     if facts(operation).takes("initial") and initial != "pool":
         padding = ()
+    pooled = bool(facts(operation).slot_pools) and (
+        initial == "pool" or not facts(operation).takes("initial")
+    )
+    state_dtype = choose("float32", "bfloat16") if pooled else "float32"
     layers = choose(0, 2) if facts(operation).layered else 0
     return Case(
         operation=operation, heads=choose(1, 2), group=choose(1, 2), size_k=choose(16, 20, 64),
         size_v=choose(16, 19), lengths=lengths, capacity=max(*lengths, 1) + choose(0, 1),
-        padding=padding, initial=initial,
+        padding=padding, initial=initial, state_dtype=state_dtype,
         slack_rows=choose(0, 2), dtype=choose(*dtypes),
         logit_dtype=choose("float32", "bfloat16"), rows=choose("packed", "pitched", "separate"),
         pool=choose("dense", "pitched", "envelope"), conv_pool=choose("transposed", "dense"),

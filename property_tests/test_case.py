@@ -50,6 +50,8 @@ def test_a_case_is_frozen() -> None:
         ('{"padding": [1]}', "`padding` must be increasing positions below 1"),
         ('{"operation": "decode"}', "`operation` must be one of verify, commit, conv_commit"),
         ('{"operation": "recurrent", "padding": [0]}', "`padding` must be empty where no request"),
+        ('{"operation": "recurrent", "state_dtype": "bfloat16"}', "`state_dtype` must be float32"),
+        ('{"state_dtype": "float16"}', "`state_dtype` must be one of float32, bfloat16, got"),
         ('{"initial": "zeros"}', "`initial` must be one of given, none, pool, got 'zeros'"),
         ('{"records": ["ring"]}', "`records` must be distinct names"),
         ('{"records": ["windows"], "conv": false}', "`records` must leave out windows"),

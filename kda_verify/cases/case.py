@@ -27,6 +27,7 @@ SPOILS = ("none", "nan", "inf")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": DTYPES,
     "logit_dtype": DTYPES,
+    "state_dtype": DTYPES[:2],
     "keys": KEYS,
     "gates": GATES,
     "taps": TAPS,
@@ -60,6 +61,7 @@ class Case:
         padding: positions of padding requests; they own their rows and nothing else.
         slack_rows: rows of `out` after the last request, owned by nobody.
         dtype: of activations, conv history and raw rings; logit_dtype: of g, beta, output gate.
+        state_dtype: of states in pools; narrow ones are rounded once, when they are stored.
         rows: q, k, v as strided views of one packed row, or separate tensors, dense or (pitched)
             with gaps of different widths after every axis.
         pool: state pool dense, with a free pitch (and gaps in the other pools), or interleaved
@@ -99,6 +101,7 @@ class Case:
     slack_rows: int = 0
     dtype: str = "float32"
     logit_dtype: str = "float32"
+    state_dtype: str = "float32"
     rows: str = "separate"
     pool: str = "dense"
     conv_pool: str = "dense"
@@ -172,6 +175,10 @@ class Case:
         if self.padding and mine.takes("initial") and self.initial != "pool":
             raise ValueError(
                 f"`padding` must be empty where no request lists a slot, got {self.padding}"
+            )
+        if mine.takes("initial") and self.initial != "pool" and self.state_dtype != "float32":
+            raise ValueError(
+                f"`state_dtype` must be float32 where there is no pool, got {self.state_dtype!r}"
             )
         if any(r not in RECORDS for r in self.records) or len(set(self.records)) != len(
             self.records

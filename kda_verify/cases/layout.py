@@ -164,7 +164,7 @@ def state_item(case: Case, name: str) -> Item:
     inner = (case.size_v, case.size_k)
     if case.state_layout == "kv":
         inner = (case.size_k, case.size_v)
-    return Item(name, (case.heads_v, *inner), torch.float32, multiple=4)
+    return Item(name, (case.heads_v, *inner), ACTIVATION[case.state_dtype], multiple=4)
 
 
 def ring_items(case: Case, names: Sequence[str], depth: int) -> list[Item]:

@@ -281,7 +281,8 @@ def pooled_recurrent_cases(
     make = exact_recurrent_cases if exact else recurrent_cases
     case = draw(make(sizes=sizes, most=most))
     padding = _padding(draw, case.requests)
-    return replace(case, initial="pool", padding=padding, **_layout(draw))
+    state_dtype = draw(_from("float32", "bfloat16"))
+    return replace(case, initial="pool", state_dtype=state_dtype, padding=padding, **_layout(draw))
 
 
 @st.composite

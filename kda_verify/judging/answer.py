@@ -138,7 +138,8 @@ def verify_expectations(
         yield Expectation("out", (0, rows), *want, accept, 1, 0)
         slot, row = built.slots[n], built.scratch_rows[n]
         if arguments.get("intermediate_ssm") is not None and trace.snapshots is not None:
-            states = _bound(built, trace.snapshots, torch.float32, precision)
+            dtype = arguments["intermediate_ssm"].dtype
+            states = _bound(built, trace.snapshots, dtype, precision)
             yield Expectation("intermediate_ssm", (row, slice(0, length)), *states, None, 1, 0, -1)
         if arguments.get("intermediate_conv_q") is not None and trace.windows is not None:
             for name, window in zip("qkv", trace.windows, strict=True):
@@ -165,12 +166,13 @@ def verify_expectations(
 def commit(built: Built, precision: Precision) -> Answer:
     """Expect the states of the slots that a commit advances or tracks."""
     result = kda_ref.kda_replay_commit(**built.arguments, precision=precision)
-    stacked = built.arguments["checkpoint_state"].ndim == 5
+    pool = built.arguments["checkpoint_state"]
+    stacked = pool.ndim == 5
     expectations = []
     for layer, slots in enumerate(result.layers):
         for slot, state in slots.items():
             index = (layer, slot) if stacked else (slot,)
-            want = _bound(built, state, torch.float32, precision)
+            want = _bound(built, state, pool.dtype, precision)
             expectations.append(Expectation("checkpoint_state", index, *want, column_axis=-1))
     return Answer(tuple(expectations), result.in_range)
 
@@ -198,14 +200,16 @@ def recurrent(built: Built, precision: Precision) -> Answer:
     result = sequences(arguments, precision)
     dtype = arguments["v"].dtype
     column = -1 if arguments["state_layout"] == "vk" else -2
+    pooled = case.initial == "pool"
+    stored_as = arguments["initial_state"].dtype if pooled else torch.float32
     expectations, start = [], 0
     for n, length in enumerate(case.lengths):
         rows, start = slice(start, start + length), start + length
         index: Index = (n,) if case.batched else (0, rows)
         out = _bound(built, result.out.at(index), dtype, precision)
         expectations.append(Expectation("out", index, *out, None, 1, 0))
-        state = _bound(built, result.final_state.at(n), torch.float32, precision)
-        if case.initial != "pool":
+        state = _bound(built, result.final_state.at(n), stored_as, precision)
+        if not pooled:
             expectations.append(Expectation("final_state", (n,), *state, None, 0, None, column))
         elif n in case.busy:
             # Nobody else's slot may change by a bit: the frame watches it.

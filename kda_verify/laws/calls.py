@@ -66,4 +66,4 @@ def _aligned(states: Tensor) -> Tensor:
     for size in reversed(states.shape[:-3]):
         strides.insert(0, pitch)
         pitch *= size
-    return torch.empty_strided(states.shape, strides, device=states.device).copy_(states)
+    return states.new_empty_strided(states.shape, strides).copy_(states)

@@ -37,6 +37,7 @@ from .fit import (
     steps,
     tracked,
     uneven_capacity,
+    wide_steps,
     with_idle_room,
     with_records,
     without_norm,
@@ -146,13 +147,13 @@ LAWS: tuple[Law, ...] = (
     *_for(_STATEFUL, "additivity", axes.additivity, _NEVER, fit=linear),
     *_for(_SEQUENCES, "idle token", axes.idle_token, _IN_ORDER,
           fit=with_idle_room, signed_zeros=False),
-    Law("split and resume", "verify", schedule.split_and_resume, _IN_ORDER, fit=steps,
+    Law("split and resume", "verify", schedule.split_and_resume, _IN_ORDER, fit=wide_steps,
         bounds=schedule.split_bounds, needs=("conv_commit",)),
     # A kernel that adds the given state to zeros, as FLA's does, reads -0 as 0.
-    Law("split and resume", "recurrent", schedule.split_sequences, _ALWAYS, fit=steps,
+    Law("split and resume", "recurrent", schedule.split_sequences, _ALWAYS, fit=wide_steps,
         signed_zeros=False),
-    Law("split and resume", "commit", schedule.split_commit, _ALWAYS, fit=steps),
-    Law("verify then commit", "verify", schedule.verify_then_commit, _NEVER, fit=steps,
+    Law("split and resume", "commit", schedule.split_commit, _ALWAYS, fit=wide_steps),
+    Law("verify then commit", "verify", schedule.verify_then_commit, _NEVER, fit=wide_steps,
         bounds=schedule.verify_then_commit_bounds, needs=("commit", "conv_commit")),
 )  # fmt: skip
 

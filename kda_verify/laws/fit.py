@@ -48,6 +48,11 @@ def steps(case: Case) -> Case:
     return replace(case, lengths=lengths, capacity=capacity, padding=padding)
 
 
+def wide_steps(case: Case) -> Case:
+    """Have states that a call may hand to the next one unrounded, and two tokens or more."""
+    return replace(steps(case), state_dtype="float32")
+
+
 def uneven_capacity(case: Case) -> Case:
     """Have a capacity below the power of two that it is compiled for."""
     capacity = case.capacity if case.capacity in (3, 5, 6, 7) else 3

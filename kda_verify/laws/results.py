@@ -104,7 +104,9 @@ def bound_verify(
             for name, ring in wide.items():
                 results[name, n] = _bound(ring, torch.float32, precision)
         if trace.snapshots is not None:
-            results["snapshots", n] = _column_bound(trace.snapshots, precision)
+            results["snapshots", n] = _column_bound(
+                trace.snapshots, arguments["recurrent_state"].dtype, precision
+            )
         elif arguments.get("intermediate_ssm") is not None:
             results["snapshots", n] = rows.new_zeros(0, *arguments["recurrent_state"].shape[1:])
         if trace.windows is not None and arguments.get("intermediate_conv_q") is not None:
@@ -131,7 +133,9 @@ def bound_recurrent(arguments: Arguments, precision: Precision) -> Results:
     _require_range(answer.in_range)
     out = _bound(answer.out, arguments["v"].dtype, precision)
     axis = -1 if arguments["state_layout"] == "vk" else -2
-    return _split(arguments, out, _column_bound(answer.final_state, precision, axis))
+    pooled = arguments.get(SLOTS) is not None
+    dtype = arguments["initial_state"].dtype if pooled else torch.float32
+    return _split(arguments, out, _column_bound(answer.final_state, dtype, precision, axis))
 
 
 def read_commit(operands: Mapping[str, Any]) -> Results:
@@ -147,7 +151,7 @@ def bound_commit(arguments: Arguments, precision: Precision) -> Results:
     error = torch.zeros_like(pool.double())
     for layer, slots in enumerate(committed.layers):
         for slot, state in slots.items():
-            error[layer, slot] = _column_bound(state, precision)
+            error[layer, slot] = _column_bound(state, pool.dtype, precision)
     return _read_slots(arguments, {name: error})
 
 
@@ -203,8 +207,10 @@ def _bound(x: Bounded, dtype: torch.dtype, precision: Precision) -> Tensor:
     return wide.error + (wide.value - full.value).abs()
 
 
-def _column_bound(state: Bounded, precision: Precision, axis: int = -1) -> Tensor:
-    store = _bound(Bounded(state.value, torch.zeros_like(state.value)), torch.float32, precision)
+def _column_bound(
+    state: Bounded, dtype: torch.dtype, precision: Precision, axis: int = -1
+) -> Tensor:
+    store = _bound(Bounded(state.value, torch.zeros_like(state.value)), dtype, precision)
     whole = torch.linalg.vector_norm(store, dim=axis, keepdim=True) + state.error
     return whole.expand_as(state.value)
 

@@ -22,7 +22,7 @@ REQUESTS = ("lengths", "capacity", "padding", "index_stride", "poison", "seed", 
 POOLS = ("pool", "spare_slots")
 ROWS = ("rows", "slack_rows", "logit_dtype", "scale", "spoil")
 GATES = ("gate_form", "beta_form", "gate_bias", "gate_rate", "lower_bound")
-NUMBERS = ("exact", "qk_norm", "keys", "gates", "betas", "values", "states")
+NUMBERS = ("exact", "qk_norm", "keys", "gates", "betas", "values", "states", "state_dtype")
 LAYERS = ("layers", "null_block")
 
 

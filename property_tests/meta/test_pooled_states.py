@@ -153,6 +153,46 @@ def padding_writes(built: Built, before: dict[str, Tensor]) -> None:
     built.arguments["initial_state"][max(idle)] = 0.0
 
 
+def rounded_every_token(built: Built, before: dict[str, Tensor]) -> None:
+    """A narrow state is stored, and read back, after every token."""
+    arguments = {**built.arguments, "initial_state": before["initial_state"].clone()}
+    for name in ("q", "k", "v", "g", "beta"):
+        arguments[name] = arguments[name].flatten(0, 1)[None]
+    ends = torch.tensor(lengths(built.arguments)).cumsum(0)
+    starts = ends - torch.tensor(lengths(built.arguments))
+    for t in range(max(built.case.lengths)):
+        for n, slot in enumerate(built.slots):
+            at = int(starts[n]) + t
+            if slot >= 0 and at < int(ends[n]):
+                one = {k: arguments[k][:, at : at + 1] for k in ("q", "k", "v", "g", "beta")}
+                index = {"cu_seqlens": None, "ssm_state_indices": torch.tensor([slot])}
+                kda_ref.kda_recurrent(**{**arguments, **one, **index})
+    built.arguments["initial_state"].copy_(arguments["initial_state"])
+
+
+def truncated(built: Built, before: dict[str, Tensor]) -> None:
+    """A narrow state is stored without its lower bits, not rounded."""
+    arguments = {**built.arguments, "initial_state": before["initial_state"].clone()}
+    kda_ref.kda_recurrent(**arguments, precision=kda_ref.Precision(truncating_store=True))
+    built.arguments["initial_state"].copy_(arguments["initial_state"])
+
+
+NARROW = [(rounded_every_token, 6), (truncated, 1)]
+
+
+@pytest.mark.parametrize(("fault", "tokens"), NARROW, ids=[f.__name__ for f, _ in NARROW])
+def test_a_narrow_state_is_rounded_once(fault: Fault, tokens: int, device: str) -> None:
+    """Roundings add up where little decays: enough of them leave what one rounding may do."""
+    case = Case(
+        operation="recurrent", lengths=(tokens, tokens), capacity=tokens, conv=False, size_k=64,
+        gates="slow", initial="pool", state_dtype="bfloat16", dtype="bfloat16", seed=3,
+    )  # fmt: skip
+    assert judge(case, InPlace(), device).outcome == Outcome.PASS
+    verdict = judge(case, InPlace(fault), device)
+    assert verdict.outcome == Outcome.INCORRECT, str(verdict)
+    assert verdict.where.startswith("initial_state[")
+
+
 PLANTED: list[tuple[Fault, tuple[Outcome, ...]]] = [
     (unwritten, WRONG),
     (a_token_late, WRONG),
