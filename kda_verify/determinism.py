@@ -13,6 +13,7 @@ from .cases.case import Case
 from .cases.layout import SEED_PERIOD
 from .judging.judge import judge
 from .judging.verdict import Outcome, Verdict
+from .operations import facts
 from .subjects.base import Subject
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -95,7 +96,7 @@ def others(case: Case) -> Iterator[Case]:
     if case.requests > 1:
         padding = tuple(n for n in case.padding if n < case.requests - 1)
         yield replace(case, lengths=case.lengths[:-1], padding=padding)
-    if case.operation != "recurrent":
+    if facts(case.operation).bounded:
         yield replace(case, capacity=case.capacity + 1 if case.capacity < 16 else 8,
                       lengths=tuple(min(n, 8) for n in case.lengths))  # fmt: skip
 

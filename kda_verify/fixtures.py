@@ -21,7 +21,8 @@ from torch import Tensor
 from . import sealed
 from .cases.build import build
 from .cases.case import Case
-from .judging.expect import Answer, expect
+from .judging.answer import Answer
+from .judging.expect import expect
 from .judging.judge import judge
 from .judging.verdict import Outcome, Verdict
 from .sealed import Provenance

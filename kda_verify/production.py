@@ -23,8 +23,8 @@ from kda_ref import Bounded
 from . import summary
 from .cases.assembly import Built
 from .cases.case import Case
+from .judging.answer import Answer, verify_expectations
 from .judging.compare import Finding, compare
-from .judging.expect import Answer, verify_expectations
 from .judging.verdict import Outcome
 from .subjects.base import effective_precision, interpreted
 from .subjects.ours import DSPARK

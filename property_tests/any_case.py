@@ -7,13 +7,13 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-import kda_ref
 from kda_verify.cases.build import Built
 from kda_verify.cases.case import (
     BETA_FORMS,
     BETAS,
     GATE_FORMS,
     GATES,
+    INITIALS,
     KEYS,
     POISONS,
     STATES,
@@ -21,13 +21,8 @@ from kda_verify.cases.case import (
     VALUES,
     Case,
 )
+from kda_verify.operations import NAMES, facts, registry
 
-ORACLES: dict[str, Any] = {
-    "verify": kda_ref.kda_mtp_verify,
-    "commit": kda_ref.kda_replay_commit,
-    "conv_commit": kda_ref.kda_conv_commit,
-    "recurrent": kda_ref.kda_recurrent,
-}
 SMALL = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )
@@ -40,17 +35,25 @@ def cases(draw: st.DrawFn, operation: str | None = None, exact: bool = False) ->
     def choose(*options: Any) -> Any:
         return draw(st.sampled_from(options))
 
-    operation = operation or choose(*ORACLES)
+    operation = operation or choose(*NAMES)
     lengths = tuple(draw(st.lists(st.integers(0, 5), min_size=1, max_size=4)))
-    batched = operation == "recurrent" and len(set(lengths)) == 1 and draw(st.booleans())
+    batched = facts(operation).takes("batched") and len(set(lengths)) == 1 and draw(st.booleans())
     conv = draw(st.booleans())
     qk_norm = (exact and conv) or draw(st.booleans())
     dtypes = ("float32", "bfloat16") if exact else ("float32", "bfloat16", "float16")
-    layers = choose(0, 2) if operation.endswith("commit") else 0
+    padding = tuple(n for n in range(len(lengths)) if draw(st.booleans()))
+    initial = choose(*INITIALS)
+    if facts(operation).takes("initial") and initial != "pool":
+        padding = ()
+    pooled = bool(facts(operation).slot_pools) and (
+        initial == "pool" or not facts(operation).takes("initial")
+    )
+    state_dtype = choose("float32", "bfloat16") if pooled else "float32"
+    layers = choose(0, 2) if facts(operation).layered else 0
     return Case(
         operation=operation, heads=choose(1, 2), group=choose(1, 2), size_k=choose(16, 20, 64),
         size_v=choose(16, 19), lengths=lengths, capacity=max(*lengths, 1) + choose(0, 1),
-        padding=tuple(n for n in range(len(lengths)) if draw(st.booleans())),
+        padding=padding, initial=initial, state_dtype=state_dtype,
         slack_rows=choose(0, 2), dtype=choose(*dtypes),
         logit_dtype=choose("float32", "bfloat16"), rows=choose("packed", "pitched", "separate"),
         pool=choose("dense", "pitched", "envelope"), conv_pool=choose("transposed", "dense"),
@@ -68,4 +71,4 @@ def cases(draw: st.DrawFn, operation: str | None = None, exact: bool = False) ->
 
 def call_oracle(built: Built) -> Any:
     """Run the oracle of the case's operation on the call."""
-    return ORACLES[built.case.operation](**built.arguments)
+    return registry.operation(built.case.operation).oracle(**built.arguments)

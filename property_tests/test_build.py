@@ -11,12 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kda_ref import Precision
 from kda_verify.cases.arena import POISON_INDEX
 from kda_verify.cases.build import build
 from kda_verify.cases.case import POISONS, Case
 from kda_verify.cases.layout import SEED_PERIOD
+from kda_verify.judging.expect import expect
+from kda_verify.operations import NAMES
 
-from .any_case import ORACLES, SMALL, call_oracle, cases
+from .any_case import SMALL, call_oracle, cases
 
 RICH = Case(
     heads=2, group=2, size_k=20, lengths=(3, 0, 2, 4), capacity=4, padding=(2,), slack_rows=2,
@@ -58,7 +61,10 @@ def test_oracle_takes_the_arguments_and_reads_no_poison(case: Case) -> None:
     built = build(case)
     built.frame.snapshot()
     result = call_oracle(built)
-    assert built.frame.trespasses({}) == []
+    # Of the oracles, only that of sequences writes: the pool, where it is asked to.
+    pool = built.arguments.get("initial_state")
+    owned = {} if pool is None else expect(built, Precision()).owned({"initial_state": pool})
+    assert built.frame.trespasses(owned) == []
     if case.operation == "verify":
         assert not is_poison(result.out.value).any()
     elif case.operation == "recurrent":
@@ -84,8 +90,6 @@ def test_layout_changes_no_number(case: Case) -> None:
     other = replace(
         case, rows="separate", pool="dense", conv_pool="dense", index_stride=1, poison="nan"
     )
-    if case.operation == "recurrent" and not case.padding and case.pool != "dense":
-        return  # plain states instead of a pool
     one, two = build(case), build(other)
     for name in one.arguments:
         a, b = one.arguments[name], two.arguments[name]
@@ -185,18 +189,34 @@ ALIKE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("operation", list(ORACLES))
+@pytest.mark.parametrize("operation", NAMES)
 def test_operands_that_are_alike_lie_apart(operation: str) -> None:
     """With equal heads and sizes, no stride of one is one of another, but 1."""
     case = replace(
         RICH, operation=operation, rows="pitched", pool="pitched", group=1, size_v=RICH.size_k,
-        records=RICH.records if operation == "verify" else (), layers=2, out_norm=False,
-        conv=operation in ("verify", "conv_commit"),
+        layers=2, initial="pool",
     )  # fmt: skip
     arguments = build(case).arguments
     for names in ALIKE[operation]:
         one, two, three = (set(arguments[name].stride()) - {1} for name in names)
         assert not one & two | two & three | one & three, names
+
+
+@pytest.mark.parametrize("states", ["unit", "zero"])
+@pytest.mark.parametrize(
+    ("initial", "passed"),
+    [
+        ("none", set()),
+        ("given", {"initial_state"}),
+        ("pool", {"initial_state", "ssm_state_indices"}),
+    ],
+)
+def test_sequences_start_where_the_case_says(initial: str, passed: set[str], states: str) -> None:
+    case = Case(operation="recurrent", lengths=(2, 1), capacity=2, initial=initial, states=states)
+    arguments = build(case).arguments
+    assert {"initial_state", "ssm_state_indices"} & set(arguments) == passed
+    if initial != "none":
+        assert arguments["initial_state"].shape[0] == 2 + (initial == "pool")
 
 
 def test_poison_can_be_left_out() -> None:

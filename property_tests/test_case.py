@@ -19,6 +19,7 @@ ANY_CASE = st.one_of(
     strategies.commit_cases(),
     strategies.conv_commit_cases(),
     strategies.recurrent_cases(),
+    strategies.pooled_recurrent_cases(),
 )
 
 
@@ -47,6 +48,11 @@ def test_a_case_is_frozen() -> None:
         ('{"lengths": [2]}', "`lengths` must be at most capacity 1, got 2"),
         ('{"lengths": 2}', "`lengths` must be a list, got 2"),
         ('{"padding": [1]}', "`padding` must be increasing positions below 1"),
+        ('{"operation": "decode"}', "`operation` must be one of verify, commit, conv_commit"),
+        ('{"operation": "recurrent", "padding": [0]}', "`padding` must be empty where no request"),
+        ('{"operation": "recurrent", "state_dtype": "bfloat16"}', "`state_dtype` must be float32"),
+        ('{"state_dtype": "float16"}', "`state_dtype` must be one of float32, bfloat16, got"),
+        ('{"initial": "zeros"}', "`initial` must be one of given, none, pool, got 'zeros'"),
         ('{"records": ["ring"]}', "`records` must be distinct names"),
         ('{"records": ["windows"], "conv": false}', "`records` must leave out windows"),
         ('{"keys": "nice"}', "`keys` must be one of random, collinear"),

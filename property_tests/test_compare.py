@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from kda_ref import Bounded
+from kda_verify.judging.answer import Answer, Expectation
 from kda_verify.judging.compare import Finding, check_aliasing, check_returned, compare, within
-from kda_verify.judging.expect import Answer, Expectation
 from kda_verify.judging.verdict import Outcome
 
 NAN, INF = math.nan, math.inf

@@ -12,7 +12,7 @@ from torch import Tensor
 from kda_ref import Bounded
 from kda_verify import summary
 from kda_verify.cases.case import Case
-from kda_verify.judging.expect import Answer, Expectation
+from kda_verify.judging.answer import Answer, Expectation
 from kda_verify.judging.judge import judge
 from kda_verify.judging.sensitivity import FAULTS, SIZES, smallest
 from kda_verify.judging.verdict import Outcome, Verdict

@@ -20,7 +20,7 @@ class Built:
     """Hold one call, ready to make.
 
     Attributes:
-        case: the recipe.
+        case: the recipe, as its operation means it.
         arguments: keywords of the case's operation (the oracle takes them as they are). Tensors
             are views of the frame's arenas; what the call leaves out is left out here.
         slots: the pool slot of every request, not positive for some or all padding.
@@ -60,7 +60,7 @@ def seat(case: Case, draw: Draw) -> Seats:
     Padding lists a slot that the call must skip: negative, or up to the null block of a commit;
     its scratch row is -1, a live request's, or one past the end.
     """
-    first = case.null_block + 1 if case.operation in ("commit", "conv_commit") else 0
+    first = case.null_block + 1
     live = [n for n in range(case.requests) if n not in case.padding]
     seats = max(len(live) + case.spare_slots, 1)
     slot_order = (draw.permutation("slots", seats) + first).tolist()
@@ -126,11 +126,11 @@ class Assembly:
             values: [rows of all requests, ...].
         """
         lengths, padding = self.case.lengths, self.case.padding
-        by_row = view.flatten(0, 1)
-        assert by_row.data_ptr() == view.data_ptr() or not view.numel()
         live = torch.tensor([n not in padding for n in range(len(lengths))])
         mine = live.repeat_interleave(torch.tensor(lengths)).nonzero()[:, 0]
-        by_row[mine] = values[mine].to(view.dtype)
+        # Sequences of a batch may lie apart, so the two axes are not one.
+        each = max(view.shape[1], 1)
+        view[mine // each, mine % each] = values[mine].to(view.dtype)
 
     def finish(self, scalars: Mapping[str, Any], seats: Seats, device: torch.device | str) -> Built:
         """Move everything to the device and hand out the call."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from . import build_commit, build_rows, exact_family, families
+from ..operations.registry import operation
 from .assembly import Built
 from .case import Case
 from .draw import Draw
-from .tokens import Tokens
 
 __all__ = ["Built", "build"]
 
@@ -25,40 +24,24 @@ def build(case: Case, device: torch.device | str = "cpu") -> Built:
         device: where the arenas go; they are drawn on the CPU.
 
     Returns:
-        The call and its frame. Recurrent cases pass a pool with slot indices where there is
-        padding or a pool that is not dense; otherwise plain initial states (none for the zero
-        family).
+        The call and its frame.
 
     Raises:
         ValueError: an exact case with a stage that rounds.
     """
-    draw = Draw(case.seed)
-    if case.operation == "verify":
-        return spoiled(build_rows.verify(case, draw, tokens(case, draw), device))
-    if case.operation == "recurrent":
-        given = build_rows.without_conv(case)
-        return spoiled(build_rows.recurrent(case, draw, tokens(given, draw), device))
-    layers = [Draw(case.seed, f"layer {layer}") for layer in range(max(case.layers, 1))]
-    if case.operation == "conv_commit":
-        return build_commit.conv_commit(case, draw, layers, device)
-    replayed = build_commit.as_replayed(case)
-    return build_commit.commit(case, draw, [tokens(replayed, layer) for layer in layers], device)
+    record = operation(case.operation)
+    built = record.build(case.meant(), Draw(case.seed), device)
+    if built.case.spoil != "none":
+        spoil(built, built.arguments[str(record.facts.values)])
+    return built
 
 
-def tokens(case: Case, draw: Draw) -> Tokens:
-    """Draw one layer's numbers from the exact family or from the case's families."""
-    source = exact_family if case.exact else families
-    return source.tokens(case, draw)
-
-
-def spoiled(built: Built) -> Built:
+def spoil(built: Built, values: torch.Tensor) -> None:
     """Plant the case's NaN or infinity in v: last token, first head, of the first live request."""
     case = built.case
-    if case.spoil == "none" or not case.busy:
-        return built
+    if not case.busy:
+        return
     n = case.busy[0]
-    values = built.arguments["x_v" if case.operation == "verify" else "v"]
     last = case.lengths[n] - 1
     at = (n, last) if case.batched else (0, sum(case.lengths[:n]) + last)
     values[at][0, 0] = float(case.spoil)
-    return built

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import torch
 
 from kda_ref.stages import write_strength
 
+from ..operations.commit import RINGS
 from .assembly import Assembly, Built, Seats, seat
 from .case import Case
 from .draw import Draw
 from .layout import history_items, ring_items, scratch, state_item
-from .tokens import Tokens
-
-RINGS = ("rawv", "rawk", "gk", "beta")
+from .numbers import tokens
 
 
-def as_replayed(case: Case) -> Case:
-    """Return the case whose values a ring holds: post-SiLU q, k, v and a given gate."""
-    return replace(case, conv=False, records=(), gate_form="given")
-
-
-def commit(case: Case, draw: Draw, layers: Sequence[Tokens], device: torch.device | str) -> Built:
+def commit(case: Case, draw: Draw, device: torch.device | str) -> Built:
     """Build a replay commit; `case.lengths` are the accepted counts, `capacity` the ring depth."""
     assembly, seats = Assembly(case), seat(case, draw)
     items = [state_item(case, "checkpoint_state"), *ring_items(case, RINGS, case.capacity)]
     pools = assembly.pools(items, seats.slot_count)
-    for layer, tokens in enumerate(layers):
-        strength = write_strength(tokens.beta, case.beta_form)
+    for layer, scope in enumerate(_layers(case)):
+        drawn = tokens(case, scope)
+        strength = write_strength(drawn.beta, case.beta_form)
         for n in seats.live:
             slot, first, count = seats.slots[n], sum(case.lengths[:n]), case.lengths[n]
             mine = slice(first, first + count)
-            pools["checkpoint_state"][layer][slot].copy_(tokens.state[n])
-            values = (tokens.v.x, tokens.k.x, tokens.g, strength)
+            pools["checkpoint_state"][layer][slot].copy_(drawn.state[n])
+            values = (drawn.v.x, drawn.k.x, drawn.g, strength)
             for name, value in zip(RINGS, values, strict=True):
                 pools[name][layer][slot, :, :count] = value[mine].transpose(0, 1)
     _accepted(assembly, seats)
@@ -44,11 +36,9 @@ def commit(case: Case, draw: Draw, layers: Sequence[Tokens], device: torch.devic
     return assembly.finish(scalars, seats, device)
 
 
-def conv_commit(
-    case: Case, draw: Draw, layers: Sequence[Draw], device: torch.device | str
-) -> Built:
+def conv_commit(case: Case, draw: Draw, device: torch.device | str) -> Built:
     """Build a conv commit: histories of the live slots and the windows a verify recorded."""
-    assembly, seats = Assembly(case), seat(case, draw)
+    assembly, seats, layers = Assembly(case), seat(case, draw), _layers(case)
     depth = case.capacity + (case.pool != "dense")
     pools = assembly.pools(history_items(case, "cs"), seats.slot_count)
     for name, per_layer in pools.items():
@@ -66,6 +56,11 @@ def conv_commit(
     assembly.index("intermediate_state_indices", seats.rows)
     _accepted(assembly, seats)
     return assembly.finish({"null_block_id": case.null_block}, seats, device)
+
+
+def _layers(case: Case) -> list[Draw]:
+    """Scope the draws of every layer; a single layer is the first of many."""
+    return [Draw(case.seed, f"layer {layer}") for layer in range(max(case.layers, 1))]
 
 
 def _accepted(assembly: Assembly, seats: Seats) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..operations.verify import RINGS
 from .assembly import Assembly, Built, Seats, seat
 from .case import Case
 from .draw import Draw
@@ -23,21 +24,16 @@ from .layout import (
     scratch,
     state_item,
 )
+from .numbers import tokens
 from .tokens import Streams, Tokens, floor_of
 
-RINGS = ("replayssm_rawv", "replayssm_rawk", "replayssm_g", "replayssm_beta")
 NORM_EPS = (1e-5, 1e-6, 0.0)
 
 
-def without_conv(case: Case) -> Case:
-    """Return the case with its convolution given, to draw post-SiLU values."""
-    return replace(case, conv=False, records=())
-
-
-def verify(case: Case, draw: Draw, tokens: Tokens, device: torch.device | str) -> Built:
+def verify(case: Case, draw: Draw, device: torch.device | str) -> Built:
     """Build a multi-token verify."""
-    assembly, seats = Assembly(case), seat(case, draw)
-    streams = _inputs(assembly, ("x_q", "x_k", "x_v"), tokens)
+    assembly, seats, drawn = Assembly(case), seat(case, draw), tokens(case, draw)
+    streams = _inputs(assembly, ("x_q", "x_k", "x_v"), drawn)
     if case.conv:
         for name, stream in zip("qkv", streams, strict=True):
             assembly.weight(f"w_{name}", stream.taps)
@@ -46,9 +42,9 @@ def verify(case: Case, draw: Draw, tokens: Tokens, device: torch.device | str) -
     items = history_items(case, "cs") if case.conv else []
     items = [*items, state_item(case, "recurrent_state")]
     if "rings" in case.records:
-        items += ring_items(case, RINGS, depth)
+        items += ring_items(case, tuple(RINGS.values()), depth)
     pools = {name: views[0] for name, views in assembly.pools(items, seats.slot_count).items()}
-    _fill_slots(pools["recurrent_state"], tokens.state, seats)
+    _fill_slots(pools["recurrent_state"], drawn.state, seats)
     if case.conv:
         for name, stream in zip("qkv", streams, strict=True):
             assert stream.history is not None
@@ -75,42 +71,43 @@ def verify(case: Case, draw: Draw, tokens: Tokens, device: torch.device | str) -
     return assembly.finish(scalars, seats, device)
 
 
-def recurrent(case: Case, draw: Draw, tokens: Tokens, device: torch.device | str) -> Built:
-    """Build a call of the recurrent operation; `tokens` hold post-SiLU values."""
-    assembly, seats = Assembly(case), seat(case, draw)
-    _inputs(assembly, ("q", "k", "v"), tokens)
-    state = tokens.state if case.state_layout == "vk" else tokens.state.mT
-    pooled = bool(case.padding) or case.pool != "dense"
+def recurrent(case: Case, draw: Draw, device: torch.device | str) -> Built:
+    """Build a call of the recurrent operation; its q, k and v are post-SiLU values."""
+    assembly, seats, drawn = Assembly(case), seat(case, draw), tokens(case, draw)
+    _inputs(assembly, ("q", "k", "v"), drawn)
+    state = drawn.state if case.state_layout == "vk" else drawn.state.mT
     item = state_item(case, "initial_state")
-    if pooled:
+    if case.initial == "pool":
         pool = assembly.pools([item], seats.slot_count)["initial_state"][0]
         _fill_slots(pool, state, seats)
         assembly.index("ssm_state_indices", seats.slots)
     else:
         everyone = list(range(case.requests))
         seats = replace(seats, slots=everyone, rows=everyone)
-        if case.states != "zero":
+        if case.initial == "given":
             assembly.place(plain(item.name, tuple(state.shape)))[0].copy_(state)
     if not case.batched:
         assembly.offsets("cu_seqlens")
     scalars = {**_forms(case), "state_layout": case.state_layout}
+    if case.initial == "pool":
+        scalars["update_pool"] = True
     return assembly.finish(scalars, seats, device)
 
 
-def _inputs(assembly: Assembly, names: tuple[str, ...], tokens: Tokens) -> list[Streams]:
+def _inputs(assembly: Assembly, names: tuple[str, ...], drawn: Tokens) -> list[Streams]:
     """Place and fill what every operation over rows takes: q, k, v, gate and strength."""
     case = assembly.case
     views = [view for together in activations(case, names) for view in assembly.place(*together)]
-    streams = [tokens.q, tokens.k, tokens.v]
+    streams = [drawn.q, drawn.k, drawn.v]
     for view, stream in zip(views, streams, strict=True):
         assembly.fill_rows(view, stream.x)
     dtype = ACTIVATION[case.logit_dtype]
     gate = assembly.place(rows(case, "g", (case.heads_v, case.size_k), dtype))[0]
-    assembly.fill_rows(gate, tokens.g)
+    assembly.fill_rows(gate, drawn.g)
     beta = assembly.place(rows(case, "beta", (case.heads_v,), dtype))[0]
-    assembly.fill_rows(beta, tokens.beta)
-    assembly.weight("A_log", tokens.a_log)
-    assembly.weight("dt_bias", tokens.dt_bias)
+    assembly.fill_rows(beta, drawn.beta)
+    assembly.weight("A_log", drawn.a_log)
+    assembly.weight("dt_bias", drawn.dt_bias)
     return streams
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-OPERATIONS = ("verify", "commit", "conv_commit", "recurrent")
+from ..operations import facts
+
 DTYPES = ("float32", "bfloat16", "float16")
 KEYS = ("random", "collinear", "one_hot", "hadamard", "tiny", "zero")
 GATES = ("none", "mild", "slow", "saturated", "steep_channel")
@@ -19,13 +20,14 @@ STATES = ("unit", "tiny", "spread", "asymmetric", "zero")
 GATE_FORMS = ("lower_bound", "softplus", "given")
 BETA_FORMS = ("sigmoid", "twice_sigmoid", "given")
 RECORDS = ("rings", "snapshots", "windows")
+INITIALS = ("given", "none", "pool")
 POISONS = ("nan", "huge")  # Drawn; "zeros" is for measuring what poison finds.
 SPOILS = ("none", "nan", "inf")
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "operation": OPERATIONS,
     "dtype": DTYPES,
     "logit_dtype": DTYPES,
+    "state_dtype": DTYPES[:2],
     "keys": KEYS,
     "gates": GATES,
     "taps": TAPS,
@@ -38,6 +40,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "pool": ("dense", "pitched", "envelope"),
     "conv_pool": ("transposed", "dense"),
     "state_layout": ("vk", "kv"),
+    "initial": INITIALS,
     "poison": (*POISONS, "zeros"),
     "spoil": SPOILS,
 }
@@ -50,7 +53,7 @@ class Case:
     The defaults are the simplest case; a failing case shrinks toward them.
 
     Attributes:
-        operation: "verify", "commit", "conv_commit" or "recurrent".
+        operation: which one is called; its facts say which other fields mean something for it.
         heads, group: H query/key heads; HV = group * heads value heads.
         size_k, size_v: K and V.
         lengths: tokens of each request; for commits the accepted counts.
@@ -58,12 +61,15 @@ class Case:
         padding: positions of padding requests; they own their rows and nothing else.
         slack_rows: rows of `out` after the last request, owned by nobody.
         dtype: of activations, conv history and raw rings; logit_dtype: of g, beta, output gate.
+        state_dtype: of states in pools; narrow ones are rounded once, when they are stored.
         rows: q, k, v as strided views of one packed row, or separate tensors, dense or (pitched)
             with gaps of different widths after every axis.
         pool: state pool dense, with a free pitch (and gaps in the other pools), or interleaved
             with the rings and the conv history in one envelope per slot.
         conv_pool: conv history as a transposed view of [slots, 3, C], or dense [slots, C, 3].
         state_layout: layout of the recurrent operation's states.
+        initial: where sequences start: from "given" states, one each, from zeros ("none"), or from
+            the slots of a "pool", written in place, which alone may have padding.
         batched: the recurrent operation gets [N, L, ...] (equal lengths), not packed rows.
         spare_slots: pool slots (and scratch rows) that no request lists.
         index_stride: least element stride of index vectors and of vectors of weights, over 1 all
@@ -95,10 +101,12 @@ class Case:
     slack_rows: int = 0
     dtype: str = "float32"
     logit_dtype: str = "float32"
+    state_dtype: str = "float32"
     rows: str = "separate"
     pool: str = "dense"
     conv_pool: str = "dense"
     state_layout: str = "vk"
+    initial: str = "given"
     batched: bool = False
     spare_slots: int = 1
     index_stride: int = 1
@@ -129,6 +137,7 @@ class Case:
 
     def __post_init__(self) -> None:
         """Refuse a recipe that describes no call."""
+        mine = facts(self.operation)
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
@@ -144,14 +153,13 @@ class Case:
                 raise ValueError(f"`{name}` must be in 16..256, got {getattr(self, name)}")
         if not math.isfinite(self.lower_bound) or self.lower_bound >= 0:
             raise ValueError(f"`lower_bound` must be finite and negative, got {self.lower_bound}")
-        if self.spoil != "none" and (self.exact or self.operation not in ("verify", "recurrent")):
+        if self.spoil != "none" and (self.exact or not mine.takes("spoil")):
             raise ValueError(
-                f"`spoil` must be 'none' but for verify and recurrent cases that round, "
-                f"got {self.spoil!r}"
+                f"`spoil` must be 'none' but for rows of tokens that round, got {self.spoil!r}"
             )
         if not self.lengths or any(not _whole(x) or x < 0 for x in self.lengths):
             raise ValueError(f"`lengths` must be integers of at least 0, got {self.lengths}")
-        if self.operation != "recurrent" and max(self.lengths) > self.capacity:
+        if mine.bounded and max(self.lengths) > self.capacity:
             raise ValueError(
                 f"`lengths` must be at most capacity {self.capacity}, got {max(self.lengths)}"
             )
@@ -163,6 +171,14 @@ class Case:
             raise ValueError(
                 f"`padding` must be increasing positions below {len(self.lengths)}, "
                 f"got {self.padding}"
+            )
+        if self.padding and mine.takes("initial") and self.initial != "pool":
+            raise ValueError(
+                f"`padding` must be empty where no request lists a slot, got {self.padding}"
+            )
+        if mine.takes("initial") and self.initial != "pool" and self.state_dtype != "float32":
+            raise ValueError(
+                f"`state_dtype` must be float32 where there is no pool, got {self.state_dtype!r}"
             )
         if any(r not in RECORDS for r in self.records) or len(set(self.records)) != len(
             self.records
@@ -192,6 +208,16 @@ class Case:
     def busy(self) -> tuple[int, ...]:
         """Positions of the requests that have tokens and are not padding."""
         return tuple(n for n, size in enumerate(self.lengths) if size and n not in self.padding)
+
+    def meant(self) -> Case:
+        """Return the case with every field that means nothing for its operation at rest."""
+        mine = facts(self.operation)
+        rest = {
+            f.name: mine.fixed.get(f.name, f.default)
+            for f in fields(self)
+            if f.name != "operation" and not mine.takes(f.name)
+        }
+        return replace(self, **rest)
 
     def to_json(self) -> str:
         """Return one line of JSON that holds every field that is not a default."""

@@ -81,7 +81,7 @@ class Item:
 
 def row_axes(case: Case) -> tuple[int, int]:
     """Return the two leading axes of a row operand: (1, T), or (N, L) when batched."""
-    if case.operation == "recurrent" and case.batched:
+    if case.batched:
         return case.requests, case.lengths[0]
     return 1, case.tokens
 
@@ -162,9 +162,9 @@ def scratch(case: Case, item: Item, count: int, depth: int) -> Placement:
 def state_item(case: Case, name: str) -> Item:
     """Describe a slot of the state pool in the case's layout; its block is dense."""
     inner = (case.size_v, case.size_k)
-    if case.operation == "recurrent" and case.state_layout == "kv":
+    if case.state_layout == "kv":
         inner = (case.size_k, case.size_v)
-    return Item(name, (case.heads_v, *inner), torch.float32, multiple=4)
+    return Item(name, (case.heads_v, *inner), ACTIVATION[case.state_dtype], multiple=4)
 
 
 def ring_items(case: Case, names: Sequence[str], depth: int) -> list[Item]:

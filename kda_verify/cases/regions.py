@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from ..operations import NAMES, having
 from .case import (
     BETA_FORMS,
     BETAS,
@@ -26,10 +27,15 @@ def _is(field: str, value: str) -> Callable[[Case], bool]:
     return lambda case: getattr(case, field) == value
 
 
-EVERY = ("verify", "commit", "conv_commit", "recurrent")
-POOLED = ("verify", "commit", "conv_commit")
-STATEFUL = ("verify", "commit", "recurrent")
-SEQUENCES = ("verify", "recurrent")
+EVERY = NAMES
+POOLED = having(lambda f: f.pooled)
+STATEFUL = having(lambda f: f.stateful)
+SEQUENCES = having(lambda f: f.sequences)
+
+
+def _taking(field: str) -> tuple[str, ...]:
+    """Name the operations for which a field of a case means something."""
+    return having(lambda f: f.takes(field))
 
 
 class Region(NamedTuple):
@@ -65,27 +71,30 @@ REGIONS: dict[str, Region] = {
     "interleaved pools": Region(POOLED, lambda c: c.pool == "envelope"),
     "pitched pools": Region(POOLED, lambda c: c.pool == "pitched"),
     "transposed conv pool": Region(
-        ("verify", "conv_commit"), lambda c: c.conv_pool == "transposed" and c.conv
+        _taking("conv_pool"), lambda c: c.conv_pool == "transposed" and c.conv
     ),
     "strided indices": Region(POOLED, lambda c: c.index_stride > 1),
-    "rings and snapshots": Region(("verify",), lambda c: {"rings", "snapshots"} <= set(c.records)),
-    "nothing recorded": Region(("verify",), lambda c: not c.records),
-    "output norm": Region(("verify",), lambda c: c.out_norm),
-    "caller's out": Region(("verify",), lambda c: c.out_given),
+    "rings and snapshots": Region(
+        _taking("records"), lambda c: {"rings", "snapshots"} <= set(c.records)
+    ),
+    "nothing recorded": Region(_taking("records"), lambda c: not c.records),
+    "output norm": Region(_taking("out_norm"), lambda c: c.out_norm),
+    "caller's out": Region(_taking("out_given"), lambda c: c.out_given),
     "bf16": Region(EVERY, lambda c: c.dtype == "bfloat16"),
     "fp16": Region(POOLED, lambda c: c.dtype == "float16"),
-    "conv given": Region(("verify",), lambda c: not c.conv),
+    "conv given": Region(_taking("conv"), lambda c: not c.conv),
     "no q/k norm": Region(STATEFUL, lambda c: not c.qk_norm),
-    "tracked slot": Region(("commit",), lambda c: c.track),
-    "several layers": Region(("commit", "conv_commit"), lambda c: c.layers > 1),
-    "slot 0 null": Region(("commit", "conv_commit"), lambda c: c.null_block == 0),
-    "state K-major": Region(("recurrent",), lambda c: c.state_layout == "kv"),
-    "batched sequences": Region(("recurrent",), lambda c: c.batched and c.requests > 1),
+    "tracked slot": Region(_taking("track"), lambda c: c.track),
+    "several layers": Region(_taking("layers"), lambda c: c.layers > 1),
+    "slot 0 null": Region(_taking("null_block"), lambda c: c.null_block == 0),
+    "state K-major": Region(_taking("state_layout"), lambda c: c.state_layout == "kv"),
+    "no initial state": Region(_taking("initial"), lambda c: c.initial == "none"),
+    "batched sequences": Region(_taking("batched"), lambda c: c.batched and c.requests > 1),
     "exact": Region(STATEFUL, lambda c: c.exact),
     "huge poison": Region(EVERY, lambda c: c.poison == "huge"),
 }
 for field, names, operations in (
-    ("keys", KEYS, STATEFUL), ("gates", GATES, STATEFUL), ("taps", TAPS, ("verify",)),
+    ("keys", KEYS, STATEFUL), ("gates", GATES, STATEFUL), ("taps", TAPS, _taking("taps")),
     ("betas", BETAS, STATEFUL), ("values", VALUES, STATEFUL), ("states", STATES, STATEFUL),
     ("gate_form", GATE_FORMS, SEQUENCES), ("beta_form", BETA_FORMS, SEQUENCES),
 ):  # fmt: skip

@@ -250,7 +250,7 @@ def recurrent_cases(draw: Draw, sizes: Sequence[int] = SMALL_SIZES, most: int = 
     if batched:
         lengths = (max(lengths[0], 1),) * len(lengths)
     gate_form = draw(st.sampled_from(GATE_FORMS))
-    return Case(
+    case = Case(
         operation="recurrent",
         **_dims(draw, sizes),
         lengths=lengths,
@@ -270,6 +270,19 @@ def recurrent_cases(draw: Draw, sizes: Sequence[int] = SMALL_SIZES, most: int = 
         spoil=draw(SPOILT),
         **_families(draw),
     )
+    return replace(case, initial="none" if case.states == "zero" else "given")
+
+
+@st.composite
+def pooled_recurrent_cases(
+    draw: Draw, sizes: Sequence[int] = SMALL_SIZES, most: int = 3, exact: bool = False
+) -> Case:
+    """Draw sequences that advance the slots of a pool in place, padding among them."""
+    make = exact_recurrent_cases if exact else recurrent_cases
+    case = draw(make(sizes=sizes, most=most))
+    padding = _padding(draw, case.requests)
+    state_dtype = draw(_from("float32", "bfloat16"))
+    return replace(case, initial="pool", state_dtype=state_dtype, padding=padding, **_layout(draw))
 
 
 @st.composite

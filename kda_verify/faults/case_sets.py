@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ..cases import strategies
 from ..cases.case import Case
+from ..operations import registry
 from ..plan import drawn
 
 
@@ -85,7 +85,7 @@ CASE_SETS = (
 def cases_of(operation: str, name: str, count: int) -> list[Case]:
     """Draw the cases of an operation and change them as a set says, the same ones each time."""
     change = next(s for s in CASE_SETS if s.name == name).change
-    make = getattr(strategies, f"{operation}_cases")
+    make = registry.operation(operation).cases
     # A planted non-finite value has no reference that a published rule could be asked about.
     finite = [replace(case, spoil="none") for case in drawn(make(), count, 0)]
     return list(dict.fromkeys(change(finite)))

@@ -31,8 +31,9 @@ from kda_ref import Precision
 from .. import summary
 from ..cases.build import Built, build
 from ..cases.case import Case
+from ..judging.answer import Answer
 from ..judging.compare import compare
-from ..judging.expect import Answer, expect
+from ..judging.expect import expect
 from ..judging.judge import examine
 from ..judging.verdict import Outcome
 from ..markers import replace_between
@@ -223,7 +224,7 @@ def _digest(plant: Plant | None, count: int) -> str:
     here = Path(__file__).parent
     rules = [(here / f"{m}.py").read_text() for m in ("detection", "case_sets", "published")]
     unplanted = Plant("", "mtp", "return out", "return out", "")
-    parts = ("cases/", "judging/", "subjects/", "plan.py")
+    parts = ("cases/", "judging/", "operations/", "subjects/", "plan.py")
     text = "\0".join([source_digest(plant or unplanted, parts), str(count), *rules])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

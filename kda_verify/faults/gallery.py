@@ -29,7 +29,6 @@ from rich.table import Table
 from kda_kernels.contract import CONTRACTS, Contract
 
 from .. import plan
-from ..cases import strategies
 from ..cases.case import Case
 from ..determinism import in_any_order
 from ..invalid.boundaries import boundaries
@@ -37,6 +36,7 @@ from ..invalid.catalogue import Mutation, mutations
 from ..invalid.example_calls import example
 from ..judging.judge import judge
 from ..laws.catalogue import LAWS, Law, OutOfRange, check
+from ..operations import registry
 from ..processes import Died, Late, alone
 from ..subjects import Subject, ours
 from . import store
@@ -99,8 +99,8 @@ class Entry:
 
 
 CHECKING = (
-    "cases/", "determinism.py", "faults/gallery.py", "invalid/", "judging/", "laws/", "plan.py",
-    "subjects/",
+    "cases/", "determinism.py", "faults/gallery.py", "invalid/", "judging/", "laws/", "operations/",
+    "plan.py", "subjects/",
 )  # fmt: skip
 """Paths of what asks the checks, within `kda_verify`."""
 
@@ -168,7 +168,7 @@ def _further_checks(operation: str) -> Iterator[Check]:
             for case in plan.Batch(draws, seed=index).cases():
                 ask = partial(_in_any_order, operation, case)
                 yield Check("other calls", case.to_json(), ask)
-    small = getattr(strategies, f"{operation}_cases")(sizes=(16, 20, 17, 32), most=3)
+    small = registry.operation(operation).cases(sizes=(16, 20, 17, 32), most=3)
     for law in LAWS:
         if law.operation == operation:
             for case in plan.drawn(small, LAW_CASES, 1):

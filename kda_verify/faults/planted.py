@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..cases.build import Built
+from ..cases.assembly import Built
+from ..operations import facts
 from ..subjects.base import Subject
 
 PACKAGE = "kda_kernels"
@@ -99,7 +100,6 @@ def planted(plant: Plant) -> Iterator[str]:
 
 
 FAULTS = ("zeros", "identity", "no carry", "decay left out")
-STATES = ("recurrent_state", "checkpoint_state", "initial_state")
 GATES = ("g", "gk")
 
 
@@ -124,8 +124,10 @@ class Planted:
     def __init__(self, subject: Subject, fault: str, *, tidy: bool = True) -> None:
         if fault not in FAULTS:
             raise ValueError(f"`fault` must be one of {', '.join(FAULTS)}, got {fault!r}")
-        if subject.operation == "conv_commit" and fault not in FAULTS[:2]:
-            raise ValueError(f"`fault` must be zeros or identity for a conv commit, got {fault!r}")
+        self.facts = facts(subject.operation)
+        if not self.facts.stateful and fault not in FAULTS[:2]:
+            what = f"{subject.operation}, which has no state"
+            raise ValueError(f"`fault` must be zeros or identity for a {what}, got {fault!r}")
         self.subject, self.fault, self.tidy = subject, fault, tidy
         self.name, self.operation, self.claims = subject.name, subject.operation, subject.claims
 
@@ -157,12 +159,13 @@ class Planted:
     def _identity(self, built: Built) -> dict[str, Tensor]:
         before, given = _copied(built), built.arguments
         returned = self.subject.call(built)
-        for name in (*STATES, "cs_q", "cs_k", "cs_v"):
+        for name in self.facts.carried:
             if name in before:
                 given[name].copy_(before[name])
         if "out" not in returned:
             return {}
-        v = given["x_v"] if "x_v" in given else given["v"]
+        assert self.facts.values is not None
+        v = given[self.facts.values]
         if not self.tidy:
             return {**returned, "out": v}
         live = _live_rows(built).to(v.device).view(v.shape[:2])
@@ -180,7 +183,7 @@ class Planted:
             for slot in slots:
                 state[..., slot, :, :, :] = 0.0
 
-        return self._with(built, STATES, empty)
+        return self._with(built, self.facts.states, empty)
 
     def _no_decay(self, built: Built) -> dict[str, Tensor]:
         given = built.arguments.get("gate_form", "given") == "given"
@@ -193,11 +196,12 @@ class Planted:
     ) -> dict[str, Tensor]:
         """Call with some arguments spoiled; put back those that the call only reads."""
         before = {n: t for n, t in _copied(built).items() if n in names}
+        written = self.facts.writes(built.arguments)
         for name in before:
             spoil(name, built.arguments[name])
         returned = self.subject.call(built)
         for name, old in before.items():
-            if self.tidy and name != "checkpoint_state":
+            if self.tidy and name not in written:
                 built.arguments[name].copy_(old)
         return returned
 

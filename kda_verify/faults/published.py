@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..judging.expect import Answer
+from ..judging.answer import Answer
 
 Rule = Callable[[Tensor, Tensor], bool]
 """(got, want) of one operand, flat and in the stored dtype -> accepted."""

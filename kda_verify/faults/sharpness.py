@@ -20,11 +20,12 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -34,14 +35,16 @@ import kda_ref
 
 from ..cases.build import Built, build
 from ..cases.case import Case
+from ..judging.answer import Answer
 from ..judging.compare import Finding, compare
-from ..judging.expect import Answer, expect
+from ..judging.expect import expect
 from ..judging.verdict import Outcome
+from ..operations import facts
 from ..plan import Batch, Draws, batches
 from ..processes import worker_pool
 from ..subjects import Subject, ours
 from ..subjects.base import effective_precision
-from .planted import planted
+from .planted import Plant, planted
 from .plants import TF32_COMMIT_PRODUCT, TF32_STATE_PRODUCT
 
 WORST_RATIO, LEAST_SHARE = 0.5, 0.95
@@ -52,9 +55,6 @@ CHANCE = 1e-3
 SHARE = 0.01
 VANISHED = 2.0**-100
 """Products below this may be lost to underflow of their terms."""
-
-PLANT_OF = {"kda_mtp_verify": TF32_STATE_PRODUCT, "kda_replay_commit": TF32_COMMIT_PRODUCT}
-STRATEGY_OF = {"kda_mtp_verify": "verify_cases", "kda_replay_commit": "commit_cases"}
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Sharpness:
 
 def measure(subject: str, cases: int, *, seed: int = 0, device: str = "cpu") -> Sharpness:
     """Draw cases in this process and measure one kernel with them."""
-    draws = Draws(subject, STRATEGY_OF[subject], cases)
+    draws = Draws(subject, PROBES[subject].strategy, cases)
     shares = batches([draws], size=20, seed=seed, compiled=device != "cpu")
     return summarize(subject, [s for share in shares for s in sample_batch(share, device)])
 
@@ -180,20 +180,28 @@ def sample(case: Case, real: Subject, copy: Subject, device: str = "cpu") -> Sam
 def product_share(built: Built) -> float:
     """Return the largest share that the planted product has in a judged column.
 
-    Both operations are linear in (v, S0), so the oracle itself takes the product out: a verify
-    without its state, a commit without its values and with, or without, its strengths.
+    All operations are linear in (v, S0), so the oracle itself takes the product out.
     """
-    given = built.arguments
-    if built.case.operation == "verify":
-        # The norm and its undetermined elements come later; any buffer asks for snapshots.
-        asked = {**given, "intermediate_ssm": given["recurrent_state"]}
-        empty = {**asked, "recurrent_state": torch.zeros_like(given["recurrent_state"])}
-        traces = zip(
-            kda_ref.kda_mtp_verify(**asked).requests,
-            kda_ref.kda_mtp_verify(**empty).requests,
-            strict=True,
-        )
-        return max((_carried_share(*pair) for pair in traces), default=0.0)
+    kernel = facts(built.case.operation).kernel
+    assert kernel is not None
+    return PROBES[kernel].share(built.arguments)
+
+
+def _of_verify(given: dict[str, Any]) -> float:
+    """Take the product out by a verify without its state."""
+    # The norm and its undetermined elements come later; any buffer asks for snapshots.
+    asked = {**given, "intermediate_ssm": given["recurrent_state"]}
+    empty = {**asked, "recurrent_state": torch.zeros_like(given["recurrent_state"])}
+    traces = zip(
+        kda_ref.kda_mtp_verify(**asked).requests,
+        kda_ref.kda_mtp_verify(**empty).requests,
+        strict=True,
+    )
+    return max((_carried_share(*pair) for pair in traces), default=0.0)
+
+
+def _of_commit(given: dict[str, Any]) -> float:
+    """Take the product out by a commit without values and with, or without, its strengths."""
     unwritten = {**given, "rawv": torch.zeros_like(given["rawv"])}
     uncorrected = {**unwritten, "beta": torch.zeros_like(given["beta"])}
     largest = 0.0
@@ -203,6 +211,28 @@ def product_share(built: Built) -> float:
             product = _columns(carried[slot].value - decayed[slot].value)
             largest = max(largest, _share(product, _columns(state.value)))
     return largest
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Say how a kernel is probed.
+
+    Attributes:
+        strategy: name of a strategy in `kda_verify.cases.strategies`.
+        plant: the fault of its copy: one product in TF32.
+        share: largest share of that product in a judged column, from the arguments of a call.
+    """
+
+    strategy: str
+    plant: Plant
+    share: Callable[[dict[str, Any]], float]
+
+
+PROBES = {
+    "kda_mtp_verify": Probe("verify_cases", TF32_STATE_PRODUCT, _of_verify),
+    "kda_replay_commit": Probe("commit_cases", TF32_COMMIT_PRODUCT, _of_commit),
+}
+"""By kernel."""
 
 
 def _carried_share(full: kda_ref.RequestTrace | None, empty: kda_ref.RequestTrace | None) -> float:
@@ -262,7 +292,7 @@ atexit.register(_copies.close)
 @cache
 def _copy_for(subject: str) -> str:
     """Import the planted copy once in a process: another copy would be compiled anew."""
-    return _copies.enter_context(planted(PLANT_OF[subject]))
+    return _copies.enter_context(planted(PROBES[subject].plant))
 
 
 def main() -> int:
@@ -277,12 +307,12 @@ def main() -> int:
     if options.device == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    draws = [Draws(name, strategy, options.cases) for name, strategy in STRATEGY_OF.items()]
+    draws = [Draws(name, probe.strategy, options.cases) for name, probe in PROBES.items()]
     shares = batches(draws, size=25, seed=options.seed, compiled=options.device != "cpu")
     with worker_pool(options.workers) as pool:
         results = pool.map(sample_batch, shares, [options.device] * len(shares))
         samples = [s for result in results for s in result]
-    figures = [summarize(name, samples) for name in STRATEGY_OF]
+    figures = [summarize(name, samples) for name in PROBES]
     for found in figures:
         print(found)
         for case in found.missed[:5]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .expect import Answer, Expectation
+from .answer import Answer, Expectation
 from .verdict import Outcome
 
 

@@ -13,9 +13,11 @@ from kda_ref import UNIT_ROUNDOFF, Precision
 
 from ..cases.build import Built, build
 from ..cases.case import Case
+from ..operations.registry import operation
 from ..subjects.base import Subject, effective_precision, poisoned_allocations, recorded_kernels
+from .answer import Answer
 from .compare import Finding, check_aliasing, check_returned, compare
-from .expect import Answer, expect
+from .expect import expect
 from .sensitivity import smallest
 from .verdict import Outcome, Verdict
 
@@ -104,7 +106,10 @@ def examine(
         subject: whose grain and claims hold.
     """
     arguments = built.arguments
-    finding = check_returned(returned, *_declared(built))
+    declared = operation(built.case.operation).returns(built)
+    shapes = {name: shape for name, (shape, _) in declared.items()}
+    dtypes = {name: dtype for name, (_, dtype) in declared.items()}
+    finding = check_returned(returned, shapes, dtypes)
     if finding is None:
         given = _tensors(built)
         finding = check_aliasing(returned, given, given.values())
@@ -122,22 +127,6 @@ def examine(
 
 def _tensors(built: Built) -> dict[str, Tensor]:
     return {name: value for name, value in built.arguments.items() if isinstance(value, Tensor)}
-
-
-def _declared(built: Built) -> tuple[dict[str, tuple[int, ...]], dict[str, torch.dtype]]:
-    """Shapes and dtypes of the tensors an operation returns."""
-    case, arguments = built.case, built.arguments
-    if case.operation == "verify":
-        like = arguments["x_v"]
-        return {"out": tuple(like.shape)}, {"out": like.dtype}
-    if case.operation != "recurrent":
-        return {}, {}
-    like = arguments["v"]
-    state = (case.requests, case.heads_v, case.size_v, case.size_k)
-    if case.state_layout == "kv":
-        state = (*state[:2], state[3], state[2])
-    shapes = {"out": tuple(like.shape), "final_state": state}
-    return shapes, {"out": like.dtype, "final_state": torch.float32}
 
 
 def _precision_class(

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..cases.draw import Draw
+from .answer import Answer, Expectation
 from .compare import within
-from .expect import Answer, Expectation
 
 SIZES = (*(float(f"{digit}e{power}") for power in range(-7, 0) for digit in (1, 2, 3, 5)), 1.0)
 """Relative sizes tried, from 1e-7 to 1."""

@@ -8,51 +8,29 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..cases.build import Built
+from ..cases.assembly import Built
 from ..cases.draw import Draw
-from .calls import Arguments, Call, Results
+from ..operations import facts
+from .calls import Call
+from .results import Arguments, Results
 from .rows import NO_ROW, Pairs, Seat, reseat, seats, shuffled
 
-# One letter per axis: h query heads, H value heads, k and v channels, C conv channels; others
-# are never touched. (hk) is one axis of h*k channels. Leading layer axes are left out.
-_ROWS = {"g": "1 t H k", "beta": "1 t H"}
-_GATE = {"A_log": "H", "dt_bias": "(Hk)"}
-AXES: dict[str, dict[str, str]] = {
-    "verify": {
-        "x_q": "1 t h k", "x_k": "1 t h k", "x_v": "1 t H v", **_ROWS, **_GATE,
-        "w_q": "(hk) w", "w_k": "(hk) w", "w_v": "(Hv) w",
-        "cs_q": "s (hk) w", "cs_k": "s (hk) w", "cs_v": "s (Hv) w",
-        "recurrent_state": "s H v k", "onorm_gate": "1 t H v", "onorm_weight": "v",
-    },
-    "recurrent": {
-        "q": "1 t h k", "k": "1 t h k", "v": "1 t H v", **_ROWS, **_GATE,
-        "initial_state": "s H v k",
-    },
-    "commit": {
-        "checkpoint_state": "s H v k", "rawv": "s H t v", "rawk": "s h t k", "gk": "s H t k",
-        "beta": "s H t",
-    },
-    "conv_commit": {
-        name: "s C w" if name.startswith("cs") else "s t C w"
-        for x in "qkv" for name in (f"cs_{x}", f"intermediate_conv_{x}")
-    },
-}  # fmt: skip
+# The letters are those of `operations.facts`, with l for layers.
 RESULT_AXES = {
     "out": "t H v", "slack": "t H v", "snapshots": "t H v k", "state": "l H v k",
     "tracked": "l H v k", "window_q": "t h k w", "window_k": "t h k w", "window_v": "t H v w",
     "ring_v": "t H v", "ring_k": "t h k", "ring_g": "t H k", "ring_beta": "t H",
     "cs_q": "l C w", "cs_k": "l C w", "cs_v": "l C w",
 }  # fmt: skip
-Q, K, V = ("x_q", "q"), ("x_k", "k", "rawk"), ("x_v", "v", "rawv")
-STATES = ("recurrent_state", "initial_state", "checkpoint_state")
 Orders = Mapping[str, Tensor]
 
 
 def axes_of(operation: str, arguments: Arguments) -> dict[str, str]:
     """Return the axes of the operands of a call that are present."""
-    axes = {n: a for n, a in AXES[operation].items() if arguments.get(n) is not None}
-    if arguments.get("state_layout") == "kv" and "initial_state" in axes:
-        axes["initial_state"] = "s H k v"
+    mine = facts(operation)
+    axes = {n: a for n, a in mine.axes.items() if arguments.get(n) is not None}
+    if arguments.get("state_layout") == "kv":
+        axes |= dict.fromkeys([n for n in mine.states if n in axes], "s H k v")
     return axes
 
 
@@ -117,15 +95,15 @@ def permute_keys(built: Built, call: Call, draw: Draw) -> Pairs:
 
 def permute_channels(built: Built, call: Call, draw: Draw) -> Pairs:
     """Channels of the conv pools in another order are copied alike."""
-    arguments = built.arguments
+    operation, arguments = built.case.operation, built.arguments
     orders = {x: shuffled(draw, x, arguments[f"cs_{x}"].shape[-2]) for x in "qkv"}
     other = {
         name: reorder(arguments[name], axes, {"C": orders[name[-1]]}, {})
-        for name, axes in AXES["conv_commit"].items()
+        for name, axes in axes_of(operation, arguments).items()
     }
-    first = call("conv_commit", arguments)
+    first = call(operation, arguments)
     expected = {(n, i): value[:, orders[n[-1]]] for (n, i), value in first.items()}
-    yield expected, call("conv_commit", {**arguments, **other})
+    yield expected, call(operation, {**arguments, **other})
 
 
 def multiplied(built: Built, call: Call, operands: dict[str, Tensor], results: dict[str, Tensor]
@@ -150,7 +128,9 @@ def flip_channels(built: Built, call: Call, draw: Draw) -> Pairs:
     sign = draw.integers("sign", 0, 2, size) * 2.0 - 1.0
     sign[draw.integer("one", 0, size)] = -1.0
     of_state = sign[:, None] if built.arguments.get("state_layout") == "kv" else sign
-    operands = dict.fromkeys((*Q, *K), sign) | dict.fromkeys(STATES, of_state)
+    mine = facts(built.case.operation)
+    operands = dict.fromkeys(_named(mine.queries, mine.keys), sign)
+    operands |= dict.fromkeys(mine.states, of_state)
     results = dict.fromkeys(("snapshots", "state", "tracked", "ring_k"), sign)
     yield from multiplied(built, call, operands, results)
 
@@ -158,14 +138,15 @@ def flip_channels(built: Built, call: Call, draw: Draw) -> Pairs:
 def negate_pairs(built: Built, call: Call, draw: Draw) -> Pairs:
     """(k, v) and (-k, -v) write the same."""
     minus = torch.tensor(-1.0)
-    operands = dict.fromkeys((*K, *V), minus)
+    mine = facts(built.case.operation)
+    operands = dict.fromkeys(_named(mine.keys, mine.values), minus)
     yield from multiplied(built, call, operands, {"ring_k": minus, "ring_v": minus})
 
 
 def scale_values(built: Built, call: Call, draw: Draw) -> Pairs:
     """(v, S) times a power of two gives results times that power."""
     power = torch.tensor(2.0 ** (1, 2, 3, -1, -2)[draw.integer("power", 0, 5)])
-    operands = dict.fromkeys((*V, *STATES), power)
+    operands = dict.fromkeys(_linear_in(built), power)
     results = dict.fromkeys(("out", "snapshots", "state", "tracked", "ring_v"), power)
     yield from multiplied(built, call, operands, results)
 
@@ -174,7 +155,7 @@ def additivity(built: Built, call: Call, draw: Draw) -> Pairs:
     """Outputs and states of (v, S) are the sums of those of two halves of (v, S)."""
     operation, arguments = built.case.operation, built.arguments
     halves: tuple[Arguments, Arguments] = dict(arguments), dict(arguments)
-    for name in (*V, *STATES):
+    for name in _linear_in(built):
         if arguments.get(name) is not None:
             mine = (draw.uniform(name, *arguments[name].shape) < 0.5).to(arguments[name].device)
             # Poison stays poison in both halves: an idle slot must not come to life.
@@ -183,6 +164,16 @@ def additivity(built: Built, call: Call, draw: Draw) -> Pairs:
     parts = [_linear(call(operation, half)) for half in halves]
     total = {key: value.double() + parts[1][key] for key, value in parts[0].items()}
     yield _linear(call(operation, arguments)), total
+
+
+def _named(*operands: str | None) -> list[str]:
+    return [name for name in operands if name is not None]
+
+
+def _linear_in(built: Built) -> list[str]:
+    """Name what outputs and states are linear in: values and states."""
+    mine = facts(built.case.operation)
+    return _named(mine.values, *mine.states)
 
 
 def _linear(results: Results) -> Results:
@@ -205,7 +196,7 @@ def idle_token(built: Built, call: Call, draw: Draw) -> Pairs:
         new.append(seat)
     other = reseat(built.arguments, new)
     idle = torch.tensor([r for seat in new for r in seat.rows]) == NO_ROW
-    for name in [n for n in (*Q, *K, *V, "g", "beta", "onorm_gate") if n in other]:
+    for name in [n for n in facts(operation).rows if n in other]:
         drawn = draw.normal(name, int(idle.sum()), *other[name].shape[2:])
         size = drawn.square().sum(-1, keepdim=True).sqrt()
         drawn = drawn * 0.0 if name in ("g", "beta") else drawn / size.clamp_min(1.0)

@@ -15,12 +15,14 @@ from torch import Tensor
 
 from kda_ref import Precision
 
-from ..cases.build import Built, build
+from ..cases.assembly import Built
+from ..cases.build import build
 from ..cases.case import Case
 from ..cases.draw import Draw
+from ..operations import NAMES, facts, having
 from ..subjects.base import Subject, effective_precision
 from . import axes, containment, pools, rows, schedule
-from .calls import COLUMNS, Call, OutOfRange, Results, bound_call, kernel_call
+from .calls import Call, bound_call, kernel_call
 from .fit import (
     as_batch,
     finite,
@@ -35,20 +37,15 @@ from .fit import (
     steps,
     tracked,
     uneven_capacity,
+    wide_steps,
     with_idle_room,
     with_records,
     without_norm,
 )
+from .results import COLUMNS, OutOfRange, Results
 
 Pairs = Iterator[tuple[Results, Results]]
 BITWISE, BUDGET = "bitwise", "budget"
-FAMILIES = {
-    "verify": "one-pass",
-    "commit": "token-order",
-    "conv_commit": "token-order",
-    "recurrent": "token-order",
-}
-"""Of the kernels judged here, by operation; a verify in token order says so when it is checked."""
 
 _ALWAYS = {"one-pass": BITWISE, "token-order": BITWISE}
 _NEVER = {"one-pass": BUDGET, "token-order": BUDGET}
@@ -104,9 +101,11 @@ class Breach:
         return f"{self.law} broken at {self.where}\n  {self.detail}\n  case: {self.case.to_json()}"
 
 
-_EVERY = ("verify", "commit", "conv_commit", "recurrent")
-_POOLED = ("verify", "commit", "conv_commit")
-_STATEFUL = ("verify", "commit", "recurrent")
+_EVERY = NAMES
+_POOLED = having(lambda f: f.pooled)
+_STATEFUL = having(lambda f: f.stateful)
+_SEQUENCES = having(lambda f: f.sequences)
+_LAYERED = having(lambda f: f.layered)
 
 
 def _for(operations: tuple[str, ...], name: str, pairs: Callable[..., Pairs],
@@ -123,7 +122,7 @@ LAWS: tuple[Law, ...] = (
     *_for(_POOLED, "padding position", rows.padding_position, _ALWAYS, fit=several),
     *_for(_EVERY, "packed = separate", rows.separate, _ALWAYS, fit=several),
     *_for(_EVERY, "drop a request", rows.drop_request, _ALWAYS, fit=several),
-    *_for(("verify", "recurrent"), "causality", rows.causality, _ALWAYS, fit=steps),
+    *_for(_SEQUENCES, "causality", rows.causality, _ALWAYS, fit=steps),
     *_for(_EVERY, "containment of requests", containment.requests, _ALWAYS, fit=several),
     *_for(_POOLED, "containment of slots", containment.slots, _ALWAYS, fit=several),
     *_for(_STATEFUL, "containment of heads", containment.heads, _ALWAYS, fit=spacious),
@@ -133,9 +132,7 @@ LAWS: tuple[Law, ...] = (
     Law("records alone", "verify", rows.records_alone, _ALWAYS, fit=with_records),
     Law("silent snapshots", "verify", rows.snapshots_silent, _ALWAYS, fit=with_records),
     Law("batched = packed", "recurrent", pools.batched, _NEVER, fit=as_batch),
-    Law("all layers = each layer", "commit", pools.layer_by_layer, _ALWAYS, fit=layered),
-    Law("all layers = each layer", "conv_commit", pools.layer_by_layer, _ALWAYS,
-        fit=layered),
+    *_for(_LAYERED, "all layers = each layer", pools.layer_by_layer, _ALWAYS, fit=layered),
     Law("entries past the accepted", "commit", pools.past_accepted, _ALWAYS),
     Law("tracked step", "commit", pools.tracked_step, _ALWAYS, fit=tracked),
     *_for(_STATEFUL, "permute value columns", axes.permute_values, _ALWAYS, fit=without_norm),
@@ -148,15 +145,15 @@ LAWS: tuple[Law, ...] = (
           signed_zeros=False),
     *_for(_STATEFUL, "scale v and S", axes.scale_values, _ALWAYS, fit=scalable),
     *_for(_STATEFUL, "additivity", axes.additivity, _NEVER, fit=linear),
-    *_for(("verify", "recurrent"), "idle token", axes.idle_token, _IN_ORDER,
+    *_for(_SEQUENCES, "idle token", axes.idle_token, _IN_ORDER,
           fit=with_idle_room, signed_zeros=False),
-    Law("split and resume", "verify", schedule.split_and_resume, _IN_ORDER, fit=steps,
+    Law("split and resume", "verify", schedule.split_and_resume, _IN_ORDER, fit=wide_steps,
         bounds=schedule.split_bounds, needs=("conv_commit",)),
     # A kernel that adds the given state to zeros, as FLA's does, reads -0 as 0.
-    Law("split and resume", "recurrent", schedule.split_sequences, _ALWAYS, fit=steps,
+    Law("split and resume", "recurrent", schedule.split_sequences, _ALWAYS, fit=wide_steps,
         signed_zeros=False),
-    Law("split and resume", "commit", schedule.split_commit, _ALWAYS, fit=steps),
-    Law("verify then commit", "verify", schedule.verify_then_commit, _NEVER, fit=steps,
+    Law("split and resume", "commit", schedule.split_commit, _ALWAYS, fit=wide_steps),
+    Law("verify then commit", "verify", schedule.verify_then_commit, _NEVER, fit=wide_steps,
         bounds=schedule.verify_then_commit_bounds, needs=("commit", "conv_commit")),
 )  # fmt: skip
 
@@ -175,7 +172,7 @@ def check(
         case: fitted to the law first; its seed decides what is permuted, cut or edited.
         subjects: the kernel of every operation that the law calls.
         device: where the operands live.
-        family: "one-pass" or "token-order"; by operation when None.
+        family: "one-pass" or "token-order"; that of the operation's facts when None.
 
     Returns:
         The first breach, or None.
@@ -186,7 +183,7 @@ def check(
     case = law.fit(finite(case))
     built, draw = build(case, device), Draw(case.seed, f"law {law.name}")
     pairs = law.pairs(built, kernel_call(subjects, built), draw)
-    if law.exactness[family or FAMILIES[law.operation]] == BITWISE:
+    if law.exactness[family or facts(law.operation).family] == BITWISE:
         for index, (left, right) in enumerate(pairs):
             if breach := _unequal(law, case, index, left, right):
                 return breach
@@ -264,4 +261,4 @@ def _bits(x: Tensor) -> Tensor:
     return x.contiguous().view(widths[x.element_size()])
 
 
-__all__ = ["BITWISE", "BUDGET", "FAMILIES", "LAWS", "Breach", "Law", "OutOfRange", "check"]
+__all__ = ["BITWISE", "BUDGET", "LAWS", "Breach", "Law", "OutOfRange", "check"]

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..cases.build import Built
+from ..cases.assembly import Built
 from ..cases.draw import Draw
+from ..operations import facts
+from ..operations.facts import SLOTS
 from .axes import RESULT_AXES, axes_of, sizes_of
-from .calls import Arguments, Call, Results, like, live
-from .pools import ROW_POOLS, SLOT_POOLS
+from .calls import Call, like
+from .results import Arguments, Results, live
 from .rows import ROWS, Pairs, of, seats
 
 NOT_FINITE = (float("nan"), float("inf"))
@@ -26,7 +28,7 @@ def requests(built: Built, call: Call, draw: Draw) -> Pairs:
     others = [seat.source for seat in seats(arguments) if seat.source not in (None, chosen)]
     first = call(operation, arguments)
     for value in NOT_FINITE:
-        other = call(operation, _with_request(arguments, operation, chosen, value, built))
+        other = call(operation, _with_request(built, chosen, value))
         yield _kept(first, others), _kept(other, others)
 
 
@@ -36,9 +38,9 @@ def slots(built: Built, call: Call, draw: Draw) -> Pairs:
     first = call(operation, arguments)
     for value in NOT_FINITE:
         other = dict(arguments)
-        for names, index in _lists(operation):
+        for names, index in _lists(operation, arguments):
             for name in _present(names, arguments):
-                axis = _slot_axis(operation, built)
+                axis = int(built.case.layers > 0)
                 listed = {_at(arguments[index], n) for n in live(arguments)}
                 idle = [i for i in range(arguments[name].shape[axis]) if i not in listed]
                 other[name] = _filled(arguments[name], axis, idle, value)
@@ -61,9 +63,8 @@ def heads(built: Built, call: Call, draw: Draw) -> Pairs:
         yield first, _only_heads(call(operation, other), kept)
 
 
-def _with_request(
-    arguments: Arguments, operation: str, chosen: int, value: float, built: Built
-) -> Arguments:
+def _with_request(built: Built, chosen: int, value: float) -> Arguments:
+    operation, arguments = built.case.operation, built.arguments
     changed = dict(arguments)
     rows = seats(arguments)[chosen].rows
     for name in _present(ROWS if rows else (), arguments):
@@ -71,23 +72,20 @@ def _with_request(
             changed[name] = _filled(arguments[name], 1, rows, value)
     if "initial_state" in arguments and "ssm_state_indices" not in arguments:
         changed["initial_state"] = _filled(arguments["initial_state"], 0, [chosen], value)
-    for names, index in _lists(operation):
+    for names, index in _lists(operation, arguments):
         for name in _present(names, arguments):
             held = [_at(arguments[index], chosen)]
             if held[0] >= 0:
-                axis = _slot_axis(operation, built)
+                axis = int(built.case.layers > 0)
                 changed[name] = _filled(arguments[name], axis, held, value)
     return changed
 
 
-def _lists(operation: str) -> list[tuple[Sequence[str], str]]:
+def _lists(operation: str, arguments: Arguments) -> list[tuple[Sequence[str], str]]:
     """Return pools by the operand that lists what a request holds of them."""
-    if operation not in SLOT_POOLS:
-        return []
-    return [
-        (SLOT_POOLS[operation], "ssm_state_indices"),
-        (ROW_POOLS[operation], "intermediate_state_indices"),
-    ]
+    mine = facts(operation)
+    lists = [(mine.slot_pools, SLOTS), (mine.row_pools, "intermediate_state_indices")]
+    return [(names, index) for names, index in lists if arguments.get(index) is not None]
 
 
 def _present(names: Sequence[str], arguments: Arguments) -> list[str]:
@@ -96,10 +94,6 @@ def _present(names: Sequence[str], arguments: Arguments) -> list[str]:
 
 def _at(index: Tensor, n: int) -> int:
     return int(index[n])
-
-
-def _slot_axis(operation: str, built: Built) -> int:
-    return int(operation in ("commit", "conv_commit") and built.case.layers > 0)
 
 
 def _filled(tensor: Tensor, axis: int, at: Sequence[int], value: float) -> Tensor:

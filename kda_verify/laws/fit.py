@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..cases.case import Case
+from ..operations import facts
 
 ROOM = 8
 """Largest capacity a law starts from: some ask for twice as much."""
@@ -12,7 +13,7 @@ ROOM = 8
 
 def finite(case: Case) -> Case:
     """Leave out planted non-finite values, and keep room for a larger capacity."""
-    if case.operation == "recurrent":
+    if not facts(case.operation).bounded:
         return replace(case, spoil="none")
     lengths = tuple(min(n, ROOM) for n in case.lengths)
     return replace(case, spoil="none", lengths=lengths, capacity=min(case.capacity, ROOM))
@@ -45,6 +46,11 @@ def steps(case: Case) -> Case:
     lengths = (max(case.lengths[0], 2), *case.lengths[1:])
     padding = tuple(n for n in case.padding if n)
     return replace(case, lengths=lengths, capacity=capacity, padding=padding)
+
+
+def wide_steps(case: Case) -> Case:
+    """Have states that a call may hand to the next one unrounded, and two tokens or more."""
+    return replace(steps(case), state_dtype="float32")
 
 
 def uneven_capacity(case: Case) -> Case:

@@ -10,20 +10,10 @@ from torch import Tensor
 
 from ..cases.build import Built, build
 from ..cases.draw import Draw
-from .calls import RINGS, WINDOWS, Arguments, Call, Results, lengths, live
+from ..operations import facts
+from .calls import Call
+from .results import Arguments, Results, lengths, live
 from .rows import Pairs, shuffled
-
-SLOT_POOLS = {
-    "verify": ("recurrent_state", "cs_q", "cs_k", "cs_v", *RINGS.values()),
-    "commit": ("checkpoint_state", "rawv", "rawk", "gk", "beta"),
-    "conv_commit": ("cs_q", "cs_k", "cs_v"),
-}
-ROW_POOLS = {
-    "verify": ("intermediate_ssm", *WINDOWS),
-    "commit": (),
-    "conv_commit": WINDOWS,
-}
-COMMIT_BUFFERS = (*SLOT_POOLS["commit"], *SLOT_POOLS["conv_commit"], *WINDOWS)
 
 
 def repeat(built: Built, call: Call, draw: Draw) -> Pairs:
@@ -53,24 +43,23 @@ def strides(built: Built, call: Call, draw: Draw) -> Pairs:
 def permute_slots(built: Built, call: Call, draw: Draw) -> Pairs:
     """Other slots and scratch rows for the same requests give the same results."""
     operation, arguments = built.case.operation, built.arguments
+    mine, layered = facts(operation), int(built.case.layers > 0)
     first_slot = arguments.get("null_block_id", -1) + 1
     other = dict(arguments)
-    slots = arguments[SLOT_POOLS[operation][0]]
-    layered = "accept_lens" in arguments and built.case.layers > 0
-    count = slots.shape[1 if layered else 0]
+    count = arguments[mine.slot_pools[0]].shape[layered]
     new = torch.arange(count)
     new[first_slot:] = shuffled(draw, "slots", count - first_slot) + first_slot
-    for name in SLOT_POOLS[operation]:
+    for name in mine.slot_pools:
         if arguments.get(name) is not None:
-            other[name] = _moved(arguments[name], new, int(layered))
+            other[name] = _moved(arguments[name], new, layered)
     for name in ("ssm_state_indices", "mamba_track_indices"):
         if arguments.get(name) is not None:
             other[name] = _renamed(arguments[name], new, first_slot)
-    kept = [n for n in ROW_POOLS[operation] if arguments.get(n) is not None]
+    kept = [n for n in mine.row_pools if arguments.get(n) is not None]
     if kept:
-        rows = shuffled(draw, "rows", arguments[kept[0]].shape[int(layered)])
+        rows = shuffled(draw, "rows", arguments[kept[0]].shape[layered])
         for name in kept:
-            other[name] = _moved(arguments[name], rows, int(layered))
+            other[name] = _moved(arguments[name], rows, layered)
         old = arguments["intermediate_state_indices"]
         other["intermediate_state_indices"] = _renamed(old, rows, 0)
     yield call(operation, arguments), call(operation, other)
@@ -79,11 +68,12 @@ def permute_slots(built: Built, call: Call, draw: Draw) -> Pairs:
 def layer_by_layer(built: Built, call: Call, draw: Draw) -> Pairs:
     """All layers in one call equal one call per layer."""
     operation, arguments = built.case.operation, built.arguments
-    all_at_once = call(operation, arguments)
+    mine, all_at_once = facts(operation), call(operation, arguments)
+    stacked = (*mine.slot_pools, *mine.row_pools)
     for layer in range(built.case.layers):
-        single = {k: v[layer] if k in COMMIT_BUFFERS else v for k, v in arguments.items()}
-        mine = {key: value[layer : layer + 1] for key, value in all_at_once.items()}
-        yield mine, call(operation, single)
+        single = {k: v[layer] if k in stacked else v for k, v in arguments.items()}
+        own = {key: value[layer : layer + 1] for key, value in all_at_once.items()}
+        yield own, call(operation, single)
 
 
 def past_accepted(built: Built, call: Call, draw: Draw) -> Pairs:

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..cases.build import Built
+from ..cases.assembly import Built
 from ..cases.draw import Draw
-from .calls import RINGS, WINDOWS, Arguments, Call, Results, lengths, live
+from ..operations import FACTS
+from ..operations.facts import WINDOWS
+from ..operations.verify import RINGS
+from .calls import Call
+from .results import Arguments, Results, lengths, live
 
 Pairs = Iterator[tuple[Results, Results]]
-ROWS = ("x_q", "x_k", "x_v", "q", "k", "v", "g", "beta", "onorm_gate")
+ROWS = tuple(dict.fromkeys(name for each in FACTS for name in each.rows))
+"""Operands with one entry per row; a commit has rings by the names of some."""
 PER_REQUEST = (
     "ssm_state_indices",
     "intermediate_state_indices",

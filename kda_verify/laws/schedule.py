@@ -9,12 +9,13 @@ from torch import Tensor
 
 from kda_ref import Precision
 
-from ..cases.build import Built
+from ..cases.assembly import Built
 from ..cases.draw import Draw
-from .calls import RINGS, WINDOWS, Arguments, Call, Results, bounds, lengths, live
+from ..operations.facts import HISTORIES, SLOTS, WINDOWS
+from ..operations.verify import RINGS
+from .calls import Call
+from .results import Arguments, Results, bound_verify, lengths, live
 from .rows import Pairs, Seat, of, reseat, seats
-
-POOLS = ("cs_q", "cs_k", "cs_v")
 
 
 def recording(arguments: Arguments, *, snapshots: bool, rings: bool) -> Arguments:
@@ -29,7 +30,7 @@ def recording(arguments: Arguments, *, snapshots: bool, rings: bool) -> Argument
         shape = (count, tokens, *state.shape[1:])
         changed["intermediate_ssm"] = state.new_full(shape, torch.nan)
     if arguments.get("cs_q") is not None:
-        for pool, window in zip(POOLS, WINDOWS, strict=True):
+        for pool, window in zip(HISTORIES, WINDOWS, strict=True):
             shape = (count, tokens, *arguments[pool].shape[1:])
             changed[window] = arguments[pool].new_full(shape, torch.nan)
     elif not snapshots:
@@ -65,10 +66,17 @@ def split_sequences(built: Built, call: Call, draw: Draw) -> Pairs:
     first = call("recurrent", arguments)
     head, tail = _parts(arguments, cut)
     before = call("recurrent", head)
-    finals = torch.cat([before["state", n] for n in range(len(lengths(arguments)))])
-    tail["initial_state"] = finals.mT.contiguous() if tail["state_layout"] == "kv" else finals
-    after = call("recurrent", tail)
     everyone = range(len(lengths(arguments)))
+    finals = {n: before["state", n][0] for n in live(arguments)}
+    if tail["state_layout"] == "kv":
+        finals = {n: state.mT for n, state in finals.items()}
+    if (slots := arguments.get(SLOTS)) is None:
+        tail["initial_state"] = torch.stack(list(finals.values()))
+    else:
+        tail["initial_state"] = arguments["initial_state"].clone()
+        for n, state in finals.items():
+            tail["initial_state"][slots[n]] = state
+    after = call("recurrent", tail)
     outputs = joined(before, after, everyone, "out")
     yield of(first, everyone), {**outputs, **of(after, everyone, "state")}
 
@@ -116,7 +124,7 @@ def verify_then_commit(built: Built, call: Call, draw: Draw) -> Pairs:
 def split_bounds(built: Built, precision: Precision, draw: Draw) -> Iterator[Results]:
     """Twice the budget of one verify for what the state reaches; what is recorded is equal."""
     whole = recording(built.arguments, snapshots=True, rings=True)
-    both = _twice(bounds("verify", whole, precision))
+    both = _twice(bound_verify(whole, precision))
     yield {k: v if k[0] in ("out", "snapshots") else v * 0.0 for k, v in both.items()}
 
 
@@ -127,8 +135,8 @@ def verify_then_commit_bounds(
     drafted = recording(built.arguments, snapshots=True, rings=True)
     dtype = drafted["x_v"].dtype
     narrow = None if dtype == torch.float32 else dtype
-    plain = bounds("verify", drafted, precision)
-    replayed = bounds("verify", drafted, precision, through_rings=narrow)
+    plain = bound_verify(drafted, precision)
+    replayed = bound_verify(drafted, precision, through_rings=narrow)
     counts = lengths(drafted)
     for accepted in range(max(counts) + 1):
         found: Results = {}
@@ -139,7 +147,7 @@ def verify_then_commit_bounds(
             state = drafted["recurrent_state"]
             none = torch.zeros(1, *state.shape[1:], dtype=torch.float64, device=state.device)
             found["state", n] = both[taken - 1 : taken] if taken else none
-            for pool in [p for p in POOLS if p in drafted]:
+            for pool in [p for p in HISTORIES if p in drafted]:
                 found[pool, n] = torch.zeros(1, *drafted[pool].shape[1:], dtype=torch.float64)
         yield found
 
@@ -181,7 +189,7 @@ def _steps(arguments: Arguments) -> Iterator[list[Seat]]:
 
 
 def _pools(arguments: Arguments) -> Arguments:
-    return {n: arguments[n] for n in ("recurrent_state", *POOLS) if n in arguments}
+    return {n: arguments[n] for n in ("recurrent_state", *HISTORIES) if n in arguments}
 
 
 def _committed(drafted: Arguments, whole: Results, accepted: int, call: Call) -> Results:
@@ -221,8 +229,8 @@ def _conv_commit(arguments: Arguments, results: Results, taken: list[int], call:
     slots = arguments["ssm_state_indices"]
     depth = max(*taken, 1)
     count = len(taken)
-    given: Arguments = {p: arguments[p] for p in POOLS}
-    for pool, window in zip(POOLS, WINDOWS, strict=True):
+    given: Arguments = {p: arguments[p] for p in HISTORIES}
+    for pool, window in zip(HISTORIES, WINDOWS, strict=True):
         shape = (count, depth, *given[pool].shape[1:])
         given[window] = given[pool].new_full(shape, torch.nan)
         for n in live(arguments):
@@ -236,9 +244,9 @@ def _conv_commit(arguments: Arguments, results: Results, taken: list[int], call:
         null_block_id=-1,
     )
     left = call("conv_commit", given)
-    pools = {p: given[p].clone() for p in POOLS}
+    pools = {p: given[p].clone() for p in HISTORIES}
     for n, slot in enumerate(slots.tolist()):
-        for pool in POOLS if slot >= 0 else ():
+        for pool in HISTORIES if slot >= 0 else ():
             pools[pool][slot] = left[pool, n][0]
     return pools
 
@@ -247,7 +255,7 @@ def _held(step: Arguments, drafted: Arguments) -> Results:
     """What the pools of the plain steps hold for every live request."""
     slots = drafted["ssm_state_indices"].tolist()
     states = {("state", n): step["recurrent_state"][slots[n]][None] for n in live(drafted)}
-    return {**states, **_slots_of({p: step[p] for p in POOLS if p in step}, drafted)}
+    return {**states, **_slots_of({p: step[p] for p in HISTORIES if p in step}, drafted)}
 
 
 def _slots_of(pools: dict[str, Tensor], arguments: Arguments) -> Results:

@@ -22,7 +22,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "kernels": ("kda_kernels/*.py",),
     "contract": ("kda_kernels/contract/*.py",),
     "budget": ("kda_ref/budget.py", "kda_ref/bounded.py"),
-    "comparison": ("kda_verify/judging/compare.py", "kda_verify/judging/expect.py",
+    "comparison": ("kda_verify/judging/answer.py", "kda_verify/judging/compare.py",
                    "kda_verify/judging/judge.py"),
 }  # fmt: skip
 

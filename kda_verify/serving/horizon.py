@@ -24,8 +24,8 @@ from kda_ref import Bounded
 from kda_ref.bounded import exact
 
 from ..cases.draw import Draw
+from ..judging.answer import Answer
 from ..judging.compare import compare
-from ..judging.expect import Answer
 from ..judging.verdict import Outcome
 from .engine import RINGS, Kernels
 from .inputs import STREAMS

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kda_ref import Bounded, stored
 
+from ..judging.answer import Answer, Expectation, Index
 from ..judging.compare import Finding, compare
-from ..judging.expect import Answer, Expectation, Index
 from ..judging.verdict import Outcome
 from ..subjects.base import effective_precision
 from .engine import RINGS, Batch, Engine, Kernels

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kda_ref import Precision
 
-from ..cases.build import Built
+from ..cases.assembly import Built
 from ..cases.case import Case
 
 Condition = tuple[str, Callable[[Case], bool]]

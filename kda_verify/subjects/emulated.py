@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..cases.build import Built
+from ..cases.assembly import Built
 from ..emulation.classes import Emulation
 from .base import Claims
 

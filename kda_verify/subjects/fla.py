@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kda_ref import Precision
 
-from ..cases.build import Built
+from ..cases.assembly import Built
 from .base import Claims
 
 CLAIMS = Claims(
@@ -21,9 +21,8 @@ CLAIMS = Claims(
         "gate_form": ("lower_bound", "softplus", "given"),
         "conv": (False,),
         "index_stride": (1,),
-        "pool": ("dense",),
+        "initial": ("given", "none"),
         "slack_rows": (0,),
-        "padding": ((),),
     },
     conditions=(
         (

@@ -11,16 +11,19 @@ from torch import Tensor
 
 from kda_ref import Precision
 
-from ..cases.build import Built
+from ..cases.assembly import Built
+from ..operations import FACTS
 from .base import Claims
 
 # The state product may spread a NaN of one token over its request and head: 0 * NaN.
-ONE_PASS = Claims(Precision(), grain="head")
+WIDE = {"state_dtype": ("float32",)}
+ONE_PASS = Claims(Precision(), grain="head", choices=WIDE)
 
 DSPARK = Claims(
     Precision(),
     grain="head",
     choices={
+        **WIDE,
         "group": (1,),
         "size_k": (128,),
         "size_v": (128,),
@@ -43,13 +46,9 @@ DSPARK = Claims(
     ),
 )
 
-COMMIT = Claims(Precision(), grain="token")
+COMMIT = Claims(Precision(), grain="token", choices=WIDE)
 
-GENERAL = {
-    "verify": "kda_mtp_verify",
-    "commit": "kda_replay_commit",
-    "conv_commit": "kda_conv_commit",
-}
+GENERAL = {f.name: f.kernel for f in FACTS if f.kernel is not None}
 """The subject that takes every case of an operation; the drop-ins take some."""
 
 
@@ -113,7 +112,7 @@ class CommitSpec(Ours):
 
 def subjects(package: str = "kda_kernels") -> tuple[Ours, ...]:
     """List our operations, from the package or from a copy of it."""
-    single_layer = Claims(COMMIT.precision, COMMIT.grain, choices={"layers": (0,)})
+    single_layer = Claims(COMMIT.precision, COMMIT.grain, choices={**WIDE, "layers": (0,)})
     return (
         Ours("kda_mtp_verify", "verify", "kda_mtp_verify", ONE_PASS, package),
         Dspark(

@@ -19,17 +19,17 @@ from hypothesis import strategies as st
 
 import kda_kernels
 from kda_verify import fixtures
-from kda_verify.cases import strategies
 from kda_verify.cases.case import Case
 from kda_verify.faults.catalogue import find as find_fault
 from kda_verify.faults.planted import FAULTS, Plant, Planted, planted
 from kda_verify.faults.plants import PLANTS
 from kda_verify.judging.judge import judge
 from kda_verify.judging.verdict import Outcome
+from kda_verify.operations import having, registry
 from kda_verify.subjects import Subject, find, ours
 
 SUBJECT_OF = {**ours.GENERAL, "recurrent": "fla.fused_recurrent_kda"}
-WRAPPED = ("verify", "commit", "recurrent")
+WRAPPED = having(lambda f: f.stateful)
 SIZES = (16, 24, 17)
 
 # The families in which all four planted kernels are wrong in every live request.
@@ -67,7 +67,9 @@ def drawn(strategy: st.SearchStrategy[Case], count: int, start: int = 0) -> Iter
 @cache
 def telling(operation: str, kind: str, count: int) -> tuple[Case, ...]:
     """Return cases of the budget or of the exact family on which every fault shows."""
-    make = getattr(strategies, f"{'exact_' * (kind == 'exact')}{operation}_cases")
+    record = registry.operation(operation)
+    make = record.exact_cases if kind == "exact" else record.cases
+    assert make is not None
     # A scale of zero leaves no output to be wrong; exact cases have scales of their own.
     rest: dict[str, Any] = (
         {} if kind == "exact" else {"keys": "random", "taps": "random", "scale": None}
@@ -144,14 +146,14 @@ def test_copies_are_judged_too(fault: str, device: str) -> None:
 def test_refuses_faults_that_mean_nothing() -> None:
     with pytest.raises(ValueError, match="`fault` must be one of zeros, identity"):
         Planted(find("kda_mtp_verify"), "ones")
-    with pytest.raises(ValueError, match="`fault` must be zeros or identity for a conv commit"):
+    with pytest.raises(ValueError, match="`fault` must be zeros or identity for a conv_commit"):
         Planted(find("kda_conv_commit"), "no carry")
 
 
 @cache
 def small_cases(operation: str) -> tuple[Case, ...]:
     """Draw the fixed small set of cases on which every plant is found."""
-    make = getattr(strategies, f"{operation}_cases")
+    make = registry.operation(operation).cases
     return tuple(drawn(make(sizes=SIZES, most=2), 80))
 
 

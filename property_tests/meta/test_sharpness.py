@@ -10,8 +10,8 @@ import torch
 from kda_verify.cases.build import build
 from kda_verify.cases.case import Case
 from kda_verify.faults.sharpness import (
+    PROBES,
     SHARE,
-    STRATEGY_OF,
     WORST_RATIO,
     Sample,
     measure,
@@ -25,7 +25,7 @@ COMMIT = Case(
 )
 
 
-@pytest.mark.parametrize("subject", STRATEGY_OF)
+@pytest.mark.parametrize("subject", PROBES)
 def test_tf32_fails_and_the_kernel_stays_within_half(subject: str, device: str) -> None:
     found = measure(subject, {"kda_mtp_verify": 30, "kda_replay_commit": 40}[subject], seed=1)
     assert found.worst <= WORST_RATIO, found.worst_case
