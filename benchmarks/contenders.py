@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kda_ref import UNIT_ROUNDOFF, Precision
+from kda_ref import Precision
 from kda_verify.cases.assembly import Built
 
 from .inputs import Inputs
@@ -19,6 +19,10 @@ from .rows import Row
 Call = Callable[[], Mapping[str, Tensor]]
 """Run once on the operands it was bound to; return what it put elsewhere, by operand name."""
 
+PEER_TOLERANCE = 4.0
+"""What peers may take of the budget: their fast exponentials and quotients are not declared, and
+a wider class would let wrong answers pass (at the roundoff of bf16 even zeros do)."""
+
 
 class Contender:
     """A kernel in one released configuration.
@@ -26,8 +30,8 @@ class Contender:
     Attributes:
         name: as listed; says the configuration.
         peer: whose it is: "ours", "sglang" or "fla".
-        precisions: (class, precision) pairs it is judged by, the one it claims first. A looser one
-            is tried when that fails, and the record names the class that held.
+        precision: the arithmetic and rounding points it declares, or that its source shows.
+        tolerance: how many times the budget of that arithmetic its errors may take: one for ours.
         grain: how far it may spread a non-finite input; see `kda_verify.subjects.Claims`.
         judged_requests: how many requests the oracle is asked for; all where None.
         also_writes: operands that it changes although the contract calls them read-only.
@@ -38,7 +42,8 @@ class Contender:
 
     name: str = ""
     peer: str = ""
-    precisions: tuple[tuple[str, Precision], ...] = ()
+    precision: Precision = Precision()
+    tolerance: float = 1.0
     grain: str = "token"
     judged_requests: int | None = None
     also_writes: frozenset[str] = frozenset()
@@ -84,19 +89,6 @@ class NotRun:
 
     peer: str
     reason: str
-
-
-def classes(precision: Precision) -> tuple[tuple[str, Precision], ...]:
-    """Return a declaration at its own class and at every looser one, tightest first.
-
-    A looser class widens the roundoff of every stage, products and inputs alike.
-    """
-    from dataclasses import replace
-
-    return tuple(
-        (name, replace(precision, inputs=unit, products=unit))
-        for name, unit in sorted(UNIT_ROUNDOFF.items(), key=lambda item: item[1])
-    )
 
 
 @contextmanager

@@ -22,7 +22,7 @@ class Ours(Contender):
 
     name = "ours"
     peer = "ours"
-    precisions = (("fp32", DSPARK.precision),)
+    precision = DSPARK.precision
     # A product over tokens may spread a NaN over its head; inputs here are finite.
     grain = DSPARK.grain
 

@@ -20,7 +20,7 @@ from kda_ref import Precision
 from kda_ref.budget import RoundingPoints
 from kda_verify.cases.assembly import Built
 
-from .contenders import Call, Contender, NotRun, classes, no_grad
+from .contenders import PEER_TOLERANCE, Call, Contender, NotRun, no_grad
 from .inputs import SPARE, Inputs
 from .rows import SIZE, Row
 from .verdict import FEW
@@ -48,7 +48,8 @@ class SnapshotVerify(Contender):
 
     name = "fla recurrence + norm (as released)"
     peer = PEER
-    precisions = classes(Precision(rounding=RoundingPoints(output=torch.bfloat16)))
+    precision = Precision(rounding=RoundingPoints(output=torch.bfloat16))
+    tolerance = PEER_TOLERANCE
     judged_requests = FEW
     note = "no convolution, no windows"
     partial = True

@@ -21,7 +21,7 @@ from torch import Tensor
 from kda_ref import Precision
 from kda_ref.budget import RoundingPoints
 
-from .contenders import Call, Contender, NotRun, classes, no_grad
+from .contenders import PEER_TOLERANCE, Call, Contender, NotRun, no_grad
 from .inputs import Inputs
 from .rows import SIZE, Row
 from .verdict import FEW
@@ -37,10 +37,8 @@ FOLD = f"{OPS}.attention.linear.kda_replayssm_spec_decode"
 BLOCKS = (4, 16, 32, 64)
 """Value tiles of the fused kernel: its module's constant, as released (4) and as it may be set."""
 
-VERIFY = classes(Precision(rounding=RoundingPoints(conv=torch.bfloat16, output=torch.bfloat16)))
+VERIFY = Precision(rounding=RoundingPoints(conv=torch.bfloat16, output=torch.bfloat16))
 """fp32 with q, k, v rounded after the convolution and o before the norm, as its source says."""
-
-FOLD_CLASSES = classes(Precision())
 
 
 def contenders(folder: Path | None = None) -> list[Contender] | NotRun:
@@ -76,7 +74,8 @@ class FusedVerify(Contender):
     """
 
     peer = PEER
-    precisions = VERIFY
+    precision = VERIFY
+    tolerance = PEER_TOLERANCE
     judged_requests = FEW
 
     def __init__(self, block: int) -> None:
@@ -132,7 +131,8 @@ class PairVerify(Contender):
 
     name = "sglang pair (as released)"
     peer = PEER
-    precisions = VERIFY
+    precision = VERIFY
+    tolerance = PEER_TOLERANCE
     judged_requests = FEW
     also_writes = frozenset({"cs_q", "cs_k", "cs_v"})
     note = "advances the convolution history in place"
@@ -198,7 +198,7 @@ class Fold(Contender):
 
     name = "sglang fold (as released)"
     peer = PEER
-    precisions = FOLD_CLASSES
+    tolerance = PEER_TOLERANCE
     judged_requests = FEW
 
     def refusal(self, row: Row) -> str:

@@ -66,7 +66,7 @@ def _cells(result: Result) -> list[str | Text]:
     if peer is None or peer.timing is None:
         return [*cells, "", "", _absent(result), _kernels(ours)]
     assert peer.verdict is not None
-    which = f"{peer.contender}; {peer.verdict.precision} class, {peer.verdict.judged}"
+    which = f"{peer.contender}; pass {peer.verdict.ratio:.3f} on {peer.verdict.judged}"
     return [*cells, f"{peer.timing.median:.1f}", f"{result.ratio:.2f}", which, _kernels(ours)]
 
 
