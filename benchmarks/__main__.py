@@ -111,11 +111,15 @@ def _no_gpu() -> str:
     return ""
 
 
+def _device() -> str:
+    import torch
+
+    return f"cuda:{torch.cuda.current_device()}"
+
+
 def _measure(
     chosen: list[rows.Row], options: argparse.Namespace, started: float, console: Console
 ) -> record.Record:
-    import torch
-
     from kda_verify.subjects.base import interpreted
 
     from . import host_cost, limits, participants, precompile
@@ -124,7 +128,7 @@ def _measure(
 
     if interpreted():
         raise ValueError("`TRITON_INTERPRET` must be unset to time compiled kernels, got it set")
-    device = f"cuda:{torch.cuda.current_device()}"
+    device = _device()
     peers = participants.PEERS if options.peers is None else options.peers
     peers = [] if list(peers) == ["none"] else peers
     contenders, not_run = participants.gather(options.sglang, peers)

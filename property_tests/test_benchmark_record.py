@@ -19,6 +19,7 @@ from benchmarks.rows import Row, traffic
 from benchmarks.timing import Timing
 from benchmarks.verdict import RowVerdict
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RUN: dict[str, Any] = {
     "id": "a" * 32, "device": "a GPU", "torch": "2", "triton": "3", "commit": "c", "date": "d",
     "seed": 0,
@@ -233,3 +234,51 @@ def test_the_budget_stops_before_a_row_that_may_be_late(tmp_path: Path) -> None:
     measure.measure_rows(todo[3:], one, log := Record(dict(RUN)))
     assert log.complete
     assert not log.not_reached
+
+
+def test_a_run_from_end_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything but the GPU: small rows, interpreted, on a clock that stands still."""
+    from benchmarks import host_cost, inputs, limits, participants, peers_sglang, precompile, timing
+    from kda_verify.subjects import base
+
+    timed = Timing(2.0, 1.0, 3.0, 1, 1, 1, 1)
+    compiled: list[precompile.Task] = []
+    for home, name, value in (
+        (rows, "HEADS", (1,)), (rows, "LAYERS_HEADS", 1), (rows, "LAYERS", 2),
+        (rows, "TOKENS", (3,)), (rows, "REQUESTS", (2,)), (inputs, "TOUCHED_BYTES", 1),
+        (command, "_no_gpu", lambda: ""), (command, "_device", lambda: DEVICE),
+        (command, "_free_bytes", lambda device: 1 << 40), (base, "interpreted", lambda: False),
+        (limits, "measure", lambda device: limits.Limits(4e12, timed, timed)),
+        (host_cost, "measure", lambda: {"verify: whole call": 123.0}),
+        (timing, "replay_time", lambda calls, bytes_each, reset: timed),
+        (precompile, "compile_all", lambda todo, *_: compiled.extend(todo)),
+        (peers_sglang, "FUSED", "sglang_that_is_not_there"),
+        (participants.peers_fla, "contenders", list),
+    ):  # fmt: skip
+        monkeypatch.setattr(home, name, value)
+    monkeypatch.delenv(peers_sglang.VARIABLE, raising=False)
+    path = tmp_path / "r.json"
+    assert command.main(["--json", str(path), "--seed", "7"]) == command.EXIT_PASS
+    log = record.load(path)
+    assert [r.row.operation for r in log.results] == list(rows.OPERATIONS)
+    assert log.complete
+    assert {r.ours.status for r in log.results} == {TIMED}
+    assert all(r.ours.verdict is not None and r.ours.verdict.passed for r in log.results)
+    assert {r.seed for r in log.results} == {7}
+    assert log.limits["after"]["bandwidth_bytes_per_second"] == 4e12
+    assert "sglang_that_is_not_there" in log.not_run["sglang"]
+    for key in ("id", "device", "torch", "triton", "date", "commit", "seed", "command"):
+        assert key in log.run, key
+    assert [name for _, name in compiled] == ["ours"] * len(rows.OPERATIONS)
+    shown = capsys.readouterr().out
+    assert "sglang: not run: sglang_that_is_not_there does not import" in shown
+    assert "host, verify: whole call: 123 us" in shown
+    assert shown.count("ring-H1-L3-N2") == 2  # as it was measured, and in the table
+    # No time: nothing is measured, and what was left out is named.
+    assert command.main(["--json", str(path), "--minutes", "1e-9"]) == command.EXIT_FAIL
+    assert record.load(path).not_reached == [r.row.name for r in log.results]
+    monkeypatch.setattr(base, "interpreted", lambda: True)
+    assert command.main([]) == command.EXIT_USAGE
+    assert "`TRITON_INTERPRET` must be unset" in capsys.readouterr().err
