@@ -70,7 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--render", type=Path, metavar="FILE", help="print (and draw) a record; measures nothing")
     add("--minutes", type=_positive, help="stop in time, and say which rows were not reached")
     add("--seed", type=_natural, default=0, help="of all operands [0]")
-    add("--jobs", type=_natural, help=f"processes that compile ahead [cores, up to {MAX_JOBS}]")
+    add(
+        "--jobs",
+        type=_natural,
+        help=f"processes that compile ahead, 0 for none [cores, up to {MAX_JOBS}]",
+    )
     return parser
 
 

@@ -69,6 +69,8 @@ LINES: tuple[tuple[str, str, Callable[[Result], float | None]], ...] = (
 
 
 def _panel(axes: Any, results: list[Result], title: str) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axes.set_title(title, fontsize="medium")
     if not results:
         axes.set_axis_off()
@@ -76,6 +78,12 @@ def _panel(axes: Any, results: list[Result], title: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.grid(alpha=0.3)
+    requests = sorted({r.row.requests for r in results})
+    axes.set_xticks(requests, [f"N={n}" for n in requests])
+    axes.set_xticks([], minor=True)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     for colour, tokens in enumerate(sorted({r.row.tokens for r in results})):
         row = sorted((r for r in results if r.row.tokens == tokens), key=lambda r: r.row.requests)
         for name, style, read in LINES:

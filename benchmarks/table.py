@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from .record import Entry, Record, Result
+from .record import NOT_TIMED, Entry, Record, Result
 
 
 def line(result: Result) -> Text:
@@ -52,8 +52,8 @@ def _cells(result: Result) -> list[str | Text]:
         judged = Text(verdict.outcome, "red")
     limit = f"{result.limit:.1f}"
     if ours.timing is None:
-        reason = Text(f"{ours.status}: {ours.reason}", "red")
-        return [result.row.name, judged, reason, "", limit, "", "", "", "", _kernels(ours)]
+        status = Text(ours.status, "red")
+        return [result.row.name, judged, status, "", limit, "", "", "", "", _kernels(ours)]
     timing = ours.timing
     cells: list[str | Text] = [
         result.row.name,
@@ -110,9 +110,9 @@ def footer(record: Record) -> list[str]:
                 f"{partial.timing.median:.1f} us (less work, not compared)"
             )
         lines += [
-            f"{result.row.name}: {e.contender} not timed: {e.reason}"
+            f"{result.row.name}: {e.contender} {e.status}: {e.reason}"
             for e in result.entries
-            if e.peer != "ours" and e.verdict is not None and e.timing is None
+            if e.status == NOT_TIMED
         ]
     lines += [f"{peer}: not run: {reason}" for peer, reason in record.not_run.items()]
     for name, cost in record.host.items():

@@ -87,7 +87,8 @@ def test_the_text_says_all_of_it() -> None:
     text = text_of(synthetic())
     for expected in (
         "ring-H12-L8-N1", "2.00", "0.40", "9.0-11.0", "50%", "pass 0.250", "scan (4 warps)",
-        "not timed: incorrect at out[0]", "sglang; pass 0.250 on 8 of 8 requests",
+        "commit-H96-L1-N1: ours not timed: incorrect at out[0]",
+        "sglang; pass 0.250 on 8 of 8 requests",
         "snapshot-H12-L8-N1: bad not timed: incorrect at out[0]",
         "fla, no windows: 3.0 us (less work, not compared)", "fla: not run: it is not installed",
         "not reached in the time given: ring-H96-L8-N128", "4.00 TB/s", "smallest kernel",

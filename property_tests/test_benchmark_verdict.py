@@ -122,7 +122,7 @@ FAULTS: dict[str, tuple[Row, Callable[[Inputs], None], str]] = {
         lambda i: arguments(i)["checkpoint_state"][i.built.slots[i.row.accepted.index(0)]].add_(1),
         "wrote-outside at checkpoint_state",
     ),
-    "raises": (VERIFY, lambda i: arguments(i)["nothing"], "raised: KeyError: 'nothing'"),
+    "raises": (MIXED, lambda i: arguments(i)["nothing"], "raised: KeyError: 'nothing'"),
 }  # fmt: skip
 
 
