@@ -126,7 +126,7 @@ def _measure(
 ) -> record.Record:
     from kda_verify.subjects.base import interpreted
 
-    from . import host_cost, limits, participants, precompile
+    from . import host_cost, limits, participants, peers_sglang, precompile
     from .measure import measure_row, measure_rows
     from .timing import replay_time
 
@@ -136,10 +136,9 @@ def _measure(
     peers = participants.PEERS if options.peers is None else options.peers
     peers = [] if list(peers) == ["none"] else peers
     contenders, not_run = participants.gather(options.sglang, peers)
-    log = record.Record(
-        record.new_run(device, options.seed, ("python -m benchmarks", *sys.argv[1:])),
-        not_run=not_run,
-    )
+    log = record.Record(record.new_run(device, options.seed), not_run=not_run)
+    if "sglang" not in not_run:
+        log.run["sglang"] = peers_sglang.identity()
     for peer, reason in not_run.items():
         console.print(f"{peer}: not run: {reason}", style="yellow", markup=False)
 

@@ -8,10 +8,12 @@ its own behind both. Commit is the replay fold, of one layer or of all.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ RECURRENT = f"{OPS}.attention.linear.fused_sigmoid_gating_recurrent"
 CONV = f"{OPS}.mamba.causal_conv1d_triton"
 NORM = f"{OPS}.attention.fla.fused_norm_gate"
 FOLD = f"{OPS}.attention.linear.kda_replayssm_spec_decode"
+
+MODULES = (FUSED, RECURRENT, CONV, NORM, FOLD)
 
 BLOCKS = (4, 16, 32, 64)
 """Value tiles of the fused kernel: its module's constant, as released (4) and as it may be set."""
@@ -57,13 +61,25 @@ def contenders(folder: Path | None = None) -> list[Contender] | NotRun:
             raise ValueError(f"`sglang` must be a folder that holds sglang/, got {str(named)!r}")
         if str(named) not in sys.path:
             sys.path.insert(0, str(named))
-    for module in (FUSED, RECURRENT, CONV, NORM, FOLD):
+    for module in MODULES:
         try:
             importlib.import_module(module)
         except Exception as problem:  # an import may fail in any way of its own
             text = f"{type(problem).__name__}: {problem}".splitlines()[0]
             return NotRun(PEER, f"{module} does not import: {text}")
     return [*(FusedVerify(block) for block in BLOCKS), PairVerify(), Fold()]
+
+
+def identity() -> str:
+    """Say which SGLang it is: its version, or a digest of the modules where it has none."""
+    try:
+        return version("sglang")
+    except PackageNotFoundError:
+        digest = hashlib.sha256()
+        for name in MODULES:
+            source = importlib.import_module(name).__file__
+            digest.update(Path(source).read_bytes() if source else b"")
+        return f"modules {digest.hexdigest()[:16]}"
 
 
 class FusedVerify(Contender):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ class Record:
     """A run and its rows.
 
     Attributes:
-        run: id, device, driver, versions, date, commit, seed, command.
+        run: id, device, driver, versions (of peers too), date, commit, seed.
         limits: see `limits.Limits.to_dict`; `after` holds the same, measured at the end.
         host: microseconds that validated eager calls cost the host; see `host_cost`.
         not_run: reasons by peer.
@@ -198,13 +198,12 @@ def _result(data: Mapping[str, Any]) -> Result:
     return Result(**{**values, "row": Row(**data["row"]), "entries": tuple(entries)})
 
 
-def new_run(device: str, seed: int, command: Sequence[str]) -> dict[str, Any]:
+def new_run(device: str, seed: int) -> dict[str, Any]:
     """Describe a run that starts now on a device, with a fresh id."""
     described = {
         "id": uuid.uuid4().hex,
         **summary.environment(device),
         "seed": seed,
-        "command": " ".join(command),
     }
     if device.startswith("cuda"):
         properties: Any = torch.cuda.get_device_properties(device)
@@ -213,7 +212,6 @@ def new_run(device: str, seed: int, command: Sequence[str]) -> dict[str, Any]:
             "multiprocessors": properties.multi_processor_count,
             "l2_bytes": getattr(properties, "L2_cache_size", None),
             "memory_bytes": properties.total_memory,
-            "device_uuid": str(getattr(properties, "uuid", "")),
         }
     return described
 

@@ -255,7 +255,7 @@ def test_a_run_from_end_to_end(
         (host_cost, "measure", lambda: {"verify: whole call": 123.0}),
         (timing, "replay_time", lambda calls, bytes_each, reset: timed),
         (precompile, "compile_all", lambda todo, *_: compiled.extend(todo)),
-        (peers_sglang, "FUSED", "sglang_that_is_not_there"),
+        (peers_sglang, "MODULES", ("sglang_that_is_not_there",)),
         (participants.peers_fla, "contenders", list),
     ):  # fmt: skip
         monkeypatch.setattr(home, name, value)
@@ -270,7 +270,7 @@ def test_a_run_from_end_to_end(
     assert {r.seed for r in log.results} == {7}
     assert log.limits["after"]["bandwidth_bytes_per_second"] == 4e12
     assert "sglang_that_is_not_there" in log.not_run["sglang"]
-    for key in ("id", "device", "torch", "triton", "date", "commit", "seed", "command"):
+    for key in ("id", "device", "torch", "triton", "date", "commit", "seed"):
         assert key in log.run, key
     assert [name for _, name in compiled] == ["ours"] * len(rows.OPERATIONS)
     shown = capsys.readouterr().out

@@ -299,7 +299,7 @@ def test_peers_that_do_not_import_say_why(monkeypatch: pytest.MonkeyPatch) -> No
     from importlib.metadata import PackageNotFoundError
 
     monkeypatch.delenv(peers_sglang.VARIABLE, raising=False)
-    monkeypatch.setattr(peers_sglang, "FUSED", "sglang_that_is_not_there.fused")
+    monkeypatch.setattr(peers_sglang, "MODULES", ("sglang_that_is_not_there.fused",))
     found = peers_sglang.contenders()
     assert isinstance(found, NotRun)
     assert "No module named 'sglang_that_is_not_there'" in found.reason
@@ -350,6 +350,7 @@ def test_sglang_passes_interpreted(operation: str) -> None:
     found = peers_sglang.contenders()
     if isinstance(found, NotRun):
         pytest.skip(f"not run: {found.reason}")
+    assert peers_sglang.identity()
     row = Row(operation, 1, 3, 2)
     judge = Judge(draw(row, DEVICE, 0))
     # The widest tile and the pair; the narrow tiles take the interpreter many times as long.
