@@ -283,3 +283,20 @@ def test_a_run_from_end_to_end(
     monkeypatch.setattr(base, "interpreted", lambda: True)
     assert command.main([]) == command.EXIT_USAGE
     assert "`TRITON_INTERPRET` must be unset" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="not run: torch sees no CUDA GPU")
+def test_rows_are_timed_on_a_gpu(tmp_path: Path) -> None:
+    root, path = Path(__file__).resolve().parent.parent, tmp_path / "r.json"
+    names = "ring-H12-L4-N8,snapshot-H12-L4-N8,commit-mixed-H12-L4-N8"
+    arguments = ["--rows", names, "--peers", "none", "--jobs", "1", "--json", str(path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments],
+        cwd=root, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == command.EXIT_PASS, done.stdout + done.stderr
+    for result in record.load(path).results:
+        timing = result.ours.timing
+        assert timing is not None
+        assert 0 < timing.low <= timing.median <= timing.high
