@@ -161,6 +161,8 @@ def test_a_picture_has_a_panel_per_operation_and_heads(monkeypatch: pytest.Monke
         "best peer, L = 8": [20.0, 4.0],
         "limit, L = 8": [5.0, 5.0],
     }
+    # No row is a ring at H = 96.
+    assert list(drawn[0].axes[1].lines) == []
 
 
 def test_a_picture_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
