@@ -59,8 +59,8 @@ def contenders(folder: Path | None = None) -> list[Contender] | NotRun:
     if named is not None:
         if not (named / "sglang").is_dir():
             raise ValueError(f"`sglang` must be a folder that holds sglang/, got {str(named)!r}")
-        if str(named) not in sys.path:
-            sys.path.insert(0, str(named))
+        if (home := str(named.resolve())) not in sys.path:
+            sys.path.insert(0, home)
     for module in MODULES:
         try:
             importlib.import_module(module)

@@ -191,7 +191,7 @@ def _result(data: Mapping[str, Any]) -> Result:
         if verdict is not None:
             verdict = RowVerdict(**{**verdict, "launches": tuple(verdict["launches"])})
         if timing is not None:
-            timing = Timing(**timing)
+            timing = Timing(**{**timing, "samples": tuple(timing["samples"])})
         entries.append(Entry(**{**entry, "verdict": verdict, "timing": timing}))
     known = {f.name for f in fields(Result)}
     values = {name: value for name, value in data.items() if name in known}

@@ -29,19 +29,19 @@ class Timing:
 
     Attributes:
         median, low, high: microseconds of one call: median and quartiles over the batches.
-        batches: of replays.
-        replays: of each batch.
+        replays: in each batch.
         calls: in one replay.
         sets: of operands that they rotate over.
+        samples: microseconds of one call in every batch, in the order measured.
     """
 
     median: float
     low: float
     high: float
-    batches: int
     replays: int
     calls: int
     sets: int
+    samples: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for the record."""
@@ -87,13 +87,13 @@ def replay_time(
             call()
     once = _milliseconds(graph, 1)
     repeats = max(1, min(MAX_REPEATS, math.ceil(BATCH_MILLISECONDS / once)))
-    batches = []
+    samples = []
     for _ in range(BATCHES):
         reset()
-        batches.append(_milliseconds(graph, repeats) / (repeats * len(order)) * 1e3)
-    low, _, high = statistics.quantiles(batches, n=4)
-    median = statistics.median(batches)
-    return Timing(median, low, high, BATCHES, repeats, len(order), len(calls))
+        samples.append(_milliseconds(graph, repeats) / (repeats * len(order)) * 1e3)
+    low, _, high = statistics.quantiles(samples, n=4)
+    median = statistics.median(samples)
+    return Timing(median, low, high, repeats, len(order), len(calls), tuple(samples))
 
 
 def _milliseconds(graph: torch.cuda.CUDAGraph, repeats: int) -> float:

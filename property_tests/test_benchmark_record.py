@@ -31,7 +31,7 @@ def entry(peer: str, median: float | None, **other: Any) -> Entry:
     verdict = RowVerdict("pass", 0.25, "out[0]", "", "8 of 8 requests", 1.0, launches)
     given: dict[str, Any] = {
         "contender": peer, "peer": peer, "partial": False, "note": "", "status": TIMED,
-        "verdict": verdict, "timing": Timing(median or 1.0, 9.0, 11.0, 11, 3, 20, 10),
+        "verdict": verdict, "timing": Timing(median or 1.0, 9.0, 11.0, 3, 20, 10, (9.5, 10.5)),
     }  # fmt: skip
     if median is None:
         given |= {"status": NOT_TIMED, "reason": "incorrect at out[0]", "timing": None}
@@ -246,7 +246,7 @@ def test_a_run_from_end_to_end(
     from benchmarks import host_cost, inputs, limits, participants, peers_sglang, precompile, timing
     from kda_verify.subjects import base
 
-    timed = Timing(2.0, 1.0, 3.0, 1, 1, 1, 1)
+    timed = Timing(2.0, 1.0, 3.0, 1, 1, 1)
     compiled: list[precompile.Task] = []
     for home, name, value in (
         (rows, "HEADS", (1,)), (rows, "LAYERS_HEADS", 1), (rows, "LAYERS", 2),

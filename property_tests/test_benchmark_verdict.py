@@ -152,6 +152,28 @@ def test_a_tolerance_is_not_another_class() -> None:
     assert judge.judge(peer).passed
 
 
+def test_requests_are_judged_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import verdict
+
+    monkeypatch.setattr(verdict, "SLICE_BYTES", 1)
+    inputs = draw(Row("ring", 1, 1, 3), DEVICE, 2)
+    judge = Judge(inputs)
+    assert judge.judge(Ours()).passed
+    for n in range(3):
+        spoil = Wrong(lambda i, n=n: arguments(i)["out"][0, n].mul_(2))  # type: ignore[misc]
+        assert f"incorrect at out[0, {n}, 0, " in judge.judge(spoil).reason
+
+
+def test_peers_are_judged_on_some_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Row("ring", 1, 1, 4)
+    peer = Wrong(lambda i: arguments(i)["out"][0, 3].mul_(2), "peer")
+    peer.judged_requests = 3
+    found = Judge(draw(row, DEVICE, 2)).judge(peer)
+    assert found.judged == "3 of 4 requests"
+    # The last is always among them.
+    assert "incorrect at out[0, 3, 0, " in found.reason
+
+
 def test_an_answer_without_a_kernel_is_none() -> None:
     class Fallback(Ours):
         def bind(self, inputs: Inputs) -> Call:
@@ -174,12 +196,12 @@ class FakeTimer:
         for call in calls:
             call()
         reset()
-        return Timing(1.0, 1.0, 1.0, 1, 1, len(calls), len(calls))
+        return Timing(1.0, 1.0, 1.0, 1, len(calls), len(calls))
 
 
 def measured(row: Row, *contenders: Contender, **options: Any) -> tuple[Result, FakeTimer]:
     fake = FakeTimer()
-    timed = Timing(1.0, 1.0, 1.0, 1, 1, 1, 1)
+    timed = Timing(1.0, 1.0, 1.0, 1, 1, 1)
     found = measure.measure_row(
         row, contenders, run={"id": "r", "device": "d", "seed": 5},
         limits=limits.Limits(4e12, timed, timed), timer=fake, device=DEVICE, **options,

@@ -178,11 +178,31 @@ def test_a_call_takes_its_share_of_the_replays(monkeypatch: pytest.MonkeyPatch) 
     assert timed.median == (1.0 + middle) / 2 * 1e3
     assert timed.low < timed.median < timed.high
     assert (timed.calls, timed.sets, timed.replays) == (2, 2, 2)
+    assert timed.samples == tuple((2.0 + k) / 2 * 1e3 for k in range(timing.BATCHES))
 
 
 def test_the_limit_is_bytes_over_bandwidth() -> None:
-    timed = Timing(1.0, 1.0, 1.0, 1, 1, 1, 1)
+    timed = Timing(1.0, 1.0, 1.0, 1, 1, 1)
     assert limits.Limits(4e12, timed, timed).microseconds(164_000_000) == 41.0
+
+
+def test_the_bandwidth_is_that_of_an_operation_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def timer(calls: list[Callable[[], object]], bytes_each: int, reset: object) -> Timing:
+        asked.append((len(calls), bytes_each))
+        for call in calls:
+            call()
+        return Timing(2.0, 2.0, 2.0, 1, 1, 1)
+
+    drawn = torch.ones(16)
+    monkeypatch.setattr(limits, "replay_time", timer)
+    monkeypatch.setattr(torch, "randn", lambda size, device: drawn)
+    found = limits.measure("cpu")
+    assert asked[0] == (1, 2 * limits.BUFFER_BYTES)
+    assert found.bandwidth == 2 * limits.BUFFER_BYTES / 2e-6
+    assert found.smallest.median == 2.0
+    assert torch.equal(drawn, -torch.ones(16))
 
 
 def test_every_variant_is_compiled_ahead() -> None:
