@@ -155,14 +155,16 @@ def measure_rows(
     """
     began = clock() if started is None else started
     longest = 0.0
+    record.not_reached = [row.name for row in rows]
     for done, row in enumerate(rows):
         if seconds is not None and clock() - began + longest > seconds:
-            record.not_reached = [late.name for late in rows[done:]]
             break
         before = clock()
         result = measure(row)
         longest = max(longest, clock() - before)
         record.add(result)
+        # A run that is killed leaves behind what it had not reached.
+        record.not_reached = [late.name for late in rows[done + 1 :]]
         if path is not None:
             record.save(path)
         shown(result, done + 1)

@@ -21,7 +21,7 @@ from kda_verify.judging.compare import Finding, compare
 from kda_verify.judging.expect import Answer, expect, verify_expectations
 from kda_verify.judging.verdict import Outcome
 from kda_verify.production import SLICE_BYTES
-from kda_verify.subjects.base import interpreted
+from kda_verify.subjects.base import interpreted, poisoned_allocations
 
 from .contenders import Contender
 from .inputs import SPARE, Inputs
@@ -86,7 +86,8 @@ class Judge:
         """Poison the outputs, call once, compare, and put the operands back."""
         inputs = self.inputs
         inputs.poison()
-        with contender.observed() as launches:
+        # What a contender allocates may not hold the answer of the one before.
+        with contender.observed() as launches, poisoned_allocations():
             try:
                 elsewhere = contender.bind(inputs)()
                 if inputs.built.arguments["ssm_state_indices"].is_cuda:
@@ -96,6 +97,7 @@ class Judge:
                 self._restore()
                 return RowVerdict(str(Outcome.RAISED), detail=text)
         if not launches:
+            self._restore()
             return RowVerdict(str(Outcome.NO_KERNEL), detail="no Triton kernel was launched")
         held = {**inputs.tensors(), **elsewhere}
         found, judged = self._trespass(contender, elsewhere), ""

@@ -224,6 +224,7 @@ def test_the_budget_stops_before_a_row_that_may_be_late(tmp_path: Path) -> None:
     def shown(measured: Result, done: int) -> None:
         kept = record.load(tmp_path / "r.json")
         saved.append((len(kept.results), kept.complete, done))
+        assert kept.not_reached == [row.name for row in todo[done:]]
 
     log = Record(dict(RUN))
     measure.measure_rows(

@@ -152,6 +152,16 @@ def test_a_tolerance_is_not_another_class() -> None:
     assert judge.judge(peer).passed
 
 
+def test_memory_that_is_allocated_holds_no_answer() -> None:
+    seen: list[bool] = []
+
+    def look(inputs: Inputs) -> None:
+        seen.append(bool(torch.empty(64, device=DEVICE).isnan().all()))
+
+    assert Judge(draw(VERIFY, DEVICE, 0)).judge(Wrong(look)).passed
+    assert seen == [True]
+
+
 def test_requests_are_judged_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks import verdict
 
