@@ -10,7 +10,7 @@ GPU_DEVICES ?= $(wildcard /dev/nvidia[0-9]* /dev/kfd /dev/dxg)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup verify explore test lint check gallery mutate contract-docs offline gpu clean active-python
+.PHONY: help setup verify explore test lint check gallery mutate contract-docs offline gpu bench clean active-python
 
 # The code that runs is this tree, whatever is installed.
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -89,6 +89,10 @@ gpu: setup ## Judge the kernels compiled on this machine's GPU (VENV= uses the a
 	@$(need_compiler)
 	@$(PY) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("kda-verify: torch " + torch.__version__ + " sees no GPU here")'
 	@$(PY) -m kda_verify verify --profile gpu $(ARGS)
+
+bench: setup ## Judge and time the kernels and their peers on this machine's GPU (ARGS= adds flags)
+	@$(need_compiler)
+	@$(PY) -m benchmarks --json $(or $(JSON),build/bench.json) $(ARGS)
 
 setup: $(SETUP) ## Create .venv and install what the other targets need, once (they do it themselves)
 
