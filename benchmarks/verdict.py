@@ -17,8 +17,9 @@ from torch import Tensor
 import kda_ref
 from kda_ref import Precision
 from kda_verify.cases.assembly import Built
+from kda_verify.judging.answer import Answer, verify_expectations
 from kda_verify.judging.compare import Finding, compare
-from kda_verify.judging.expect import Answer, expect, verify_expectations
+from kda_verify.judging.expect import expect
 from kda_verify.judging.verdict import Outcome
 from kda_verify.production import SLICE_BYTES
 from kda_verify.subjects.base import interpreted, poisoned_allocations

@@ -1,4 +1,4 @@
-"""The command line: verify, run, list, replay."""
+"""The command line: verify, run, list, replay, report, diff, explain."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from . import commands
+from .exits import EPILOG, EXIT_FAIL, EXIT_NOTHING, EXIT_PASS, EXIT_USAGE, OF_RUN
 
+if TYPE_CHECKING:
     from .judging.verdict import Verdict
     from .plan import Draws
     from .stages import StageResult
 
-Command = Callable[[argparse.Namespace], int]
+__all__ = ["EXIT_FAIL", "EXIT_NOTHING", "EXIT_PASS", "EXIT_USAGE", "main"]
 
-EXIT_PASS, EXIT_FAIL, EXIT_USAGE, EXIT_NOTHING = 0, 1, 2, 3
-EPILOG = """exit codes: 0 everything judged passed; 1 a failure was found; 2 the call was wrong;
-3 nothing could be judged here"""
+Command = Callable[[argparse.Namespace], int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     options = _parser().parse_args(arguments)
-    # Before anything imports Triton: kernels are interpreted or compiled for good at import.
-    device = _choose_device(options.device)
-    if device is None:
-        print("kda-verify: no CUDA device is visible to torch", file=sys.stderr)
-        return EXIT_USAGE
-    options.device = device
+    if "device" in options:
+        # Before anything imports Triton: kernels are interpreted or compiled for good at import.
+        device = _choose_device(options.device)
+        if device is None:
+            print("kda-verify: no CUDA device is visible to torch", file=sys.stderr)
+            return EXIT_USAGE
+        options.device = device
     try:
         return int(options.command(options))
     except ValueError as problem:
@@ -49,17 +49,20 @@ def _parser() -> argparse.ArgumentParser:
         "kda-verify", description="Judge Kimi Delta Attention kernels against a float64 oracle.",
         epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, function: Command, help: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(
-            name, help=help, description=help, epilog=EPILOG,
+    def command(
+        name: str, function: Command, help: str, *, epilog: str = EPILOG, runs: bool = True
+    ) -> argparse.ArgumentParser:
+        sub = subparsers.add_parser(
+            name, help=help, description=help, epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         sub.set_defaults(command=function)
-        sub.add_argument(
-            "--device", default="auto", help="cpu, cuda, or auto: CUDA where there is one"
-        )
+        if runs:
+            sub.add_argument(
+                "--device", default="auto", help="cpu, cuda, or auto: CUDA where there is one"
+            )
         return sub
 
     verify = command("verify", _verify, "judge every kernel and run every other check")
@@ -70,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--seed", type=int, default=0, help="which cases are drawn [0]")
         sub.add_argument("--workers", type=_positive_int, help="processes [one per core, up to 14]")
         sub.add_argument("--json", type=Path, metavar="FILE", help="write the whole report there")
+        _add_forms(sub)
         sub.add_argument("--explore", action="store_true", help="draw new cases until time is up")
         sub.add_argument("--minutes", type=float, default=10, help="how long to explore [10]")
         sub.add_argument(
@@ -80,11 +84,48 @@ def _parser() -> argparse.ArgumentParser:
             "--no-sensitivity", action="store_true",
             help="leave out the smallest fault each case would show: several times as many cases",
         )  # fmt: skip
-    command("list", _list, "list the kernels, what they claim and whether they can run here")
+    command(
+        "list",
+        commands.list_kernels,
+        "list the kernels, what they claim and whether they can run here",
+    )
     replay = command("replay", _replay, "judge one case again")
-    replay.add_argument("case", help="a fixture file, or a case as JSON")
-    replay.add_argument("--kernel", help="kernel to judge [the fixture's own]")
+    explain = command("explain", commands.explain, "say what a case is, and write its failure down")
+    explain.add_argument(
+        "--script", type=Path, metavar="FILE",
+        help="judge the case and write a script that shows the result alone, with its tensors",
+    )  # fmt: skip
+    explain.add_argument("--force", action="store_true", help="replace a script that is there")
+    for sub in (replay, explain):
+        sub.add_argument("case", help="a fixture file, or a case as JSON")
+        sub.add_argument("--kernel", help="kernel to judge [the fixture's own]")
+    report = command(
+        "report", commands.report, "show a run that was stored with --json", runs=False,
+        epilog=EPILOG + "\n(of the run that is shown)",
+    )  # fmt: skip
+    report.add_argument("run", type=Path, metavar="RUN", help="JSON of a run")
+    _add_forms(report)
+    diff = command(
+        "diff", commands.diff, "say what changed between two runs", runs=False,
+        epilog="exit codes: 0 nothing is worse in B; 1 something is; 2 the call was wrong;\n"
+        "3 neither run judged anything",
+    )  # fmt: skip
+    diff.add_argument("a", type=Path, metavar="A", help="JSON of the earlier run")
+    diff.add_argument("b", type=Path, metavar="B", help="JSON of the later run")
+    diff.add_argument(
+        "--factor", type=float, default=2.0, help="how far a worst ratio may move unmentioned [2]"
+    )
     return parser
+
+
+def _add_forms(parser: argparse.ArgumentParser) -> None:
+    """Add the forms in which a run can be written."""
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page to read there")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML there")
+
+
+def _forms(options: argparse.Namespace) -> dict[str, Path | None]:
+    return {f"--{form}": getattr(options, form) for form in ("json", "html", "junit")}
 
 
 def _positive_int(text: str) -> int:
@@ -106,17 +147,12 @@ def _choose_device(asked: str) -> str | None:
     return device
 
 
-def _console() -> Console:
-    """Print as wide as the terminal, or wide enough for the tables where there is none."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 120)
-
-
 def _run(options: argparse.Namespace) -> int:
     from .plan import draws_for
+    from .reporting import files
     from .subjects import all_subjects, find
 
+    files.check(_forms(options))
     names = options.kernels or [s.name for s in all_subjects()]
     for name in names:
         find(name)
@@ -178,9 +214,11 @@ def _report(
     from dataclasses import asdict
 
     from . import summary
+    from .console import console as terminal
     from .plan import EMULATED, OURS, PEERS
+    from .reporting import files, stored
 
-    console = _console()
+    console = terminal()
     order = [draws.subject for draws in (*OURS, *PEERS, *EMULATED)]
     summaries = summary.summarize(sorted(verdicts, key=lambda v: order.index(v.subject)))
     console.print(summary.table(summaries))
@@ -197,13 +235,8 @@ def _report(
         f"torch {where['torch']}, triton {where['triton']}, {where['device']}, "
         f"{'interpreted' if where['interpreted'] else 'compiled'}, {where['date']}"
     )
-    if options.json is not None:
-        summary.write_json(data, options.json)
-    failed = any(s.failures for s in summaries.values())
-    failed = failed or any(s.outcome == "fail" for s in stages)
-    if failed:
-        return EXIT_FAIL
-    return EXIT_PASS if any(s.distinct for s in summaries.values()) else EXIT_NOTHING
+    files.write(data, _forms(options), options.json.name if options.json else "kda-verify")
+    return OF_RUN[stored.overall(data)]
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -211,10 +244,13 @@ def _verify(options: argparse.Namespace) -> int:
     from rich.table import Table
 
     from . import stages
+    from .console import console
     from .plan import draws_for
     from .processes import start_worker
+    from .reporting import files
     from .subjects import all_subjects
 
+    files.check(_forms(options))
     start_worker()
     errors = Console(stderr=True)
     done: list[stages.StageResult] = []
@@ -245,50 +281,20 @@ def _verify(options: argparse.Namespace) -> int:
                 result.detail,
                 f"{result.seconds:.0f}",
             )
-        _console().print(table)
+        console().print(table)
     return _report(options, verdicts, done)
-
-
-def _list(options: argparse.Namespace) -> int:
-    from rich.table import Table
-
-    from .subjects import all_subjects
-
-    table = Table()
-    for column in ("kernel", "operation", "claims", "here"):
-        table.add_column(column, overflow="fold")
-    for subject in all_subjects():
-        claims = subject.claims
-        limits = [
-            f"{name} in {{{', '.join(map(str, allowed))}}}"
-            for name, allowed in claims.choices.items()
-        ]
-        limits += [reason for reason, _ in claims.conditions]
-        text = "; ".join([f"spreads NaN by {claims.grain}", *limits])
-        table.add_row(subject.name, subject.operation, text, subject.unavailable() or "can run")
-    _console().print(table)
-    return EXIT_PASS
 
 
 def _replay(options: argparse.Namespace) -> int:
     from . import fixtures
-    from .cases.case import Case
     from .judging.judge import judge
     from .subjects import find
 
-    path = Path(options.case)
-    is_text = options.case.lstrip().startswith("{")
-    if not is_text and not path.exists():
-        raise ValueError(f"`case` must be a fixture file or JSON, got {options.case!r}")
-    if is_text:
-        case, kernel = Case.from_json(options.case), options.kernel
-        if kernel is None:
-            raise ValueError("`--kernel` must name a kernel for a case given as JSON, got none")
-    else:
-        fixture = fixtures.load(path)
-        kernel = options.kernel or fixture.subject
+    case, kernel, fixture = commands.given_case(options.case, options.kernel)
+    if kernel is None:
+        raise ValueError("`--kernel` must name a kernel for a case given as JSON, got none")
     subject = find(kernel)
-    if is_text:
+    if fixture is None:
         verdict = judge(case, subject, options.device)
     else:
         verdict = fixtures.replay(fixture, subject, options.device)
@@ -297,6 +303,4 @@ def _replay(options: argparse.Namespace) -> int:
         print(f"  kernels that ran: {', '.join(verdict.kernels)}")
     for operand, ratio in verdict.ratios.items():
         print(f"  {operand}: {ratio:.3g} times the budget")
-    if verdict.failed:
-        return EXIT_FAIL
-    return EXIT_PASS if verdict.judged else EXIT_NOTHING
+    return commands.ended(verdict)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import platform
 import subprocess
 from collections import Counter
@@ -22,11 +20,13 @@ from rich.table import Table
 from .cases.case import Case
 from .cases.regions import coverage
 from .judging.sensitivity import FAULTS
-from .judging.verdict import Outcome, Verdict
+from .judging.verdict import CLASSES, Outcome, Verdict
+from .reporting.outputs import OutputRatios, gather
+from .reporting.stored import finite, text
+from .sealed import write
 from .subjects.base import interpreted
 
 FOUND_IN = 0.95
-CLASSES = ("fp32", "tf32", "bf16", "none")
 
 
 @dataclass
@@ -38,6 +38,8 @@ class SubjectSummary:
     distinct: dict[str, Case] = field(default_factory=dict)
     worst: Verdict | None = None
     loosest_class: str = ""
+    classes: Counter[str] = field(default_factory=Counter)
+    outputs: dict[str, OutputRatios] = field(default_factory=dict)
     kernels: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     smallest: dict[tuple[str, str], list[float]] = field(default_factory=dict)
@@ -56,11 +58,13 @@ class SubjectSummary:
         for operand, kinds in verdict.sensitivity.items():
             for kind, size in kinds.items():
                 self.smallest.setdefault((operand, kind), []).append(size)
+        gather(self.outputs, verdict)
         if verdict.failed:
             self.failures.append(verdict)
         if self.worst is None or verdict.ratio > self.worst.ratio:
             self.worst = verdict
         if verdict.precision_class:
+            self.classes[verdict.precision_class] += 1
             known = [c for c in (self.loosest_class, verdict.precision_class) if c]
             self.loosest_class = max(known, key=CLASSES.index)
 
@@ -153,28 +157,34 @@ def _sensitivity(summary: SubjectSummary) -> list[dict[str, Any]]:
     for (operand, kind), sizes in sorted(summary.smallest.items()):
         row: dict[str, Any] = {"operand": operand, "fault": kind, "cases": len(sizes)}
         for name, share in (("median", 0.5), ("found_in_95_percent", FOUND_IN)):
-            size = found_in(sizes, share)
-            # JSON has no infinity: null where even a fault of the value's own size does not show.
-            row[name] = size if size is not None and math.isfinite(size) else None
+            row[name] = found_in(sizes, share)
         rows.append(row)
     return rows
 
 
 def report(summaries: dict[str, SubjectSummary], device: str) -> dict[str, Any]:
-    """Return the JSON report: environment, then one entry per subject."""
+    """Return the JSON report: environment, then one entry per subject.
+
+    JSON has no infinity: null stands for a ratio where an exact element was missed, and for a
+    smallest fault where not even one of the value's own size shows.
+    """
     subjects = []
     for summary in summaries.values():
-        worst = summary.worst
+        worst, cases = summary.worst, summary.distinct.values()
+        covered, asked = coverage(cases), tuple({f"{case.operation}:" for case in cases})
         subjects.append(
             {
                 "kernel": summary.name,
                 "verdict": summary.verdict,
                 "distinct_cases": len(summary.distinct),
                 "median_tokens": summary.median_tokens,
-                "regions": {n: k for n, k in coverage(summary.distinct.values()).items() if k},
+                "regions": {n: k for n, k in covered.items() if k},
+                "regions_missed": [n for n, k in covered.items() if not k and n.startswith(asked)],
                 "outcomes": dict(summary.outcomes),
                 "worst": worst.to_dict() if worst else None,
                 "precision_class": summary.loosest_class,
+                "precision_classes": dict(summary.classes),
+                "outputs": [o.to_dict(name) for name, o in summary.outputs.items()],
                 "kernels_that_ran": dict(summary.kernels),
                 "not_judged": dict(summary.reasons),
                 "smallest_fault": _sensitivity(summary),
@@ -182,7 +192,7 @@ def report(summaries: dict[str, SubjectSummary], device: str) -> dict[str, Any]:
                 "seconds": round(summary.seconds, 1),
             }
         )
-    return {"environment": environment(device), "subjects": subjects}
+    return finite({"environment": environment(device), "subjects": subjects})
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -221,7 +231,4 @@ def _commit() -> str | None:
 
 def write_json(data: dict[str, Any], path: Path) -> None:
     """Write a report whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(json.dumps(data, indent=1) + "\n")
-    os.replace(draft, path)
+    write(path, text(data))

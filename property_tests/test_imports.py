@@ -23,6 +23,8 @@ LAZY = {
     "fla": "kda_verify/subjects/fla.py",
     "cosmic_ray": "kda_verify/mutation/mutants.py",
     "pytest": "kda_verify/mutation/suite.py",
+    "jinja2": "kda_verify/reporting/page.py",
+    "matplotlib": "kda_verify/reporting/figures.py",
 }
 TESTS = "property_tests"
 IMPORTERS = {"import_module", "__import__"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +20,7 @@ class Finding:
     where: str = ""
     ratio: float = 0.0
     ratios: Mapping[str, float] | None = None
+    positions: Mapping[str, Sequence[float]] | None = None
     detail: str = ""
 
 
@@ -75,6 +76,7 @@ def compare(operands: Mapping[str, Tensor], answer: Answer, grain: str) -> Findi
         if finding is not None:
             return finding
     ratios: dict[str, float] = {}
+    positions: dict[str, list[float]] = {}
     worst, where, detail = 0.0, "", ""
     for expectation in answer.expectations:
         got = _got(operands, expectation)
@@ -84,6 +86,7 @@ def compare(operands: Mapping[str, Tensor], answer: Answer, grain: str) -> Findi
         flat = int(ratio.argmax())
         value = float(ratio.flatten()[flat])
         ratios[expectation.operand] = max(ratios.get(expectation.operand, 0.0), value)
+        _add_positions(positions.setdefault(expectation.operand, []), ratio, expectation)
         if value > worst or not where:
             local = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), got.shape))
             worst, where = value, expectation.element(local)
@@ -94,7 +97,21 @@ def compare(operands: Mapping[str, Tensor], answer: Answer, grain: str) -> Findi
                 f"and {store:.3g} for the store, got {float(got[local]):.9g}"
             )
     outcome = Outcome.PASS if worst <= 1 else Outcome.INCORRECT
-    return Finding(outcome, where, worst, ratios, detail)
+    return Finding(outcome, where, worst, ratios, {k: v for k, v in positions.items() if v}, detail)
+
+
+def _add_positions(worst: list[float], ratio: Tensor, expectation: Expectation) -> None:
+    """Take the worst ratio of every token of one request into those of the tokens before it.
+
+    Elements that must be met exactly (copies, padding, rows nobody owns) have no error to follow.
+    """
+    axis = expectation.token_axis
+    if axis is None or not bool((expectation.want.error > 0).any()):
+        return
+    by_token = ratio.movedim(axis, 0).flatten(1).amax(1).tolist()
+    worst += [0.0] * (len(by_token) - len(worst))
+    for position, value in enumerate(by_token):
+        worst[position] = max(worst[position], value)
 
 
 def within(got: Tensor, expectation: Expectation, grain: str) -> bool:

@@ -47,6 +47,7 @@ def judge(
             where=finding.where,
             ratio=finding.ratio,
             ratios=dict(finding.ratios or {}),
+            positions={k: tuple(v) for k, v in (finding.positions or {}).items()},
             detail=finding.detail,
             precision_class=precision_class,
             sensitivity=smallest_faults,

@@ -29,12 +29,14 @@ class Outcome(str, Enum):
         return self.value
 
 
-_FAILURES = frozenset(Outcome) - {
-    Outcome.NOT_RUN,
-    Outcome.NOT_SUPPORTED,
-    Outcome.OUT_OF_RANGE,
-    Outcome.PASS,
-}
+CLASSES = ("fp32", "tf32", "bf16", "none")
+"""Precision classes from the tightest; "none" where not even the budget of the last holds."""
+
+UNJUDGED = (Outcome.NOT_RUN, Outcome.NOT_SUPPORTED, Outcome.OUT_OF_RANGE)
+"""The outcomes that say nothing about the subject."""
+
+FAILURES = tuple(o for o in Outcome if o not in (*UNJUDGED, Outcome.PASS))
+"""The outcomes that are the subject's fault."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Verdict:
         where: operand and index of the worst element, or of the first fault.
         ratio: worst |error| / budget over every judged element; 0 where nothing was judged.
         ratios: worst ratio per operand.
+        positions: worst ratio per operand at each token of its request; operands without tokens,
+            and what must be met exactly, are left out.
         detail: one line that says what was expected and what came.
         precision_class: the tightest class whose budget holds ("" where it was not looked for).
         sensitivity: smallest relative fault that a passing case would have shown, per operand with
@@ -62,6 +66,7 @@ class Verdict:
     where: str = ""
     ratio: float = 0.0
     ratios: dict[str, float] = field(default_factory=dict)
+    positions: dict[str, tuple[float, ...]] = field(default_factory=dict)
     detail: str = ""
     precision_class: str = ""
     sensitivity: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -71,7 +76,7 @@ class Verdict:
     @property
     def failed(self) -> bool:
         """Whether the subject did something wrong."""
-        return self.outcome in _FAILURES
+        return self.outcome in FAILURES
 
     @property
     def judged(self) -> bool:

@@ -8,6 +8,7 @@ RINGS = ("rawv", "rawk", "gk", "beta")
 
 FACTS = facts.Facts(
     name="commit",
+    told="replay commit: the accepted tokens of the rings are folded into the state pool",
     kernel="kda_replay_commit",
     family="token-order",
     fields=frozenset((

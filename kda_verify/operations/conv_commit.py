@@ -6,6 +6,8 @@ from . import facts
 
 FACTS = facts.Facts(
     name="conv_commit",
+    told="conv commit: the window recorded at the last accepted token goes into the conv "
+    "histories",
     kernel="kda_conv_commit",
     family="token-order",
     fields=frozenset((

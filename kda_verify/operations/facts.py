@@ -32,6 +32,7 @@ class Facts:
 
     Attributes:
         name: of the operation, as cases carry it.
+        told: what a call does, in words.
         kernel: name of the subject, ours, that takes every case of it; None where we have none.
         family: order in which the kernels judged here do its arithmetic, "one-pass" or
             "token-order"; a kernel of another family says so where a law is asked of it.
@@ -51,6 +52,7 @@ class Facts:
     """
 
     name: str
+    told: str
     kernel: str | None
     family: str
     fields: frozenset[str]

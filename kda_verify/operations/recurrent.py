@@ -9,6 +9,7 @@ from . import facts
 
 FACTS = facts.Facts(
     name="recurrent",
+    told="recurrent operation: whole sequences, one token after another",
     kernel=None,
     family="token-order",
     fields=frozenset((

@@ -14,6 +14,8 @@ RINGS = {
 
 FACTS = facts.Facts(
     name="verify",
+    told="multi-token verify: conv, gate, recurrence and output of every draft token; the "
+    "committed pools are only read",
     kernel="kda_mtp_verify",
     family="one-pass",
     fields=frozenset((

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.utils.deterministic
@@ -69,6 +69,18 @@ class Subject(Protocol):
 
     def call(self, built: Built) -> dict[str, Tensor]:
         """Run the kernel on the built operands; return what it returned, by operand name."""
+
+
+@runtime_checkable
+class Importable(Protocol):
+    """A subject that is one function of a package, so that a script can call it without us."""
+
+    @property
+    def entry(self) -> tuple[str, str]:
+        """Module and name of the function."""
+
+    def keywords(self, built: Built) -> dict[str, Any]:
+        """Return the keywords the function is called with."""
 
 
 def interpreted() -> bool:

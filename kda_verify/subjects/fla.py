@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from kda_ref import Precision
 
 from ..cases.assembly import Built
-from .base import Claims
+from .base import Claims, interpreted
 
 CLAIMS = Claims(
     # softplus is log2(1 + 2^x) below 20: its tail is lost absolutely.
@@ -42,21 +43,34 @@ class FlaRecurrent:
     claims: Claims = CLAIMS
 
     def unavailable(self) -> str:
-        """Say how to install FLA where it is missing."""
+        """Say how to install FLA where it is missing, and what its interpreted kernels need."""
         try:
             version("fla-core")
         except PackageNotFoundError:
             return "fla-core is not installed: pip install 'kda-verify[peers]'"
+        triton = version("triton")
+        if interpreted() and tuple(map(int, triton.split(".")[:2])) < (3, 7):
+            return f"interpreted FLA needs triton 3.7 or newer, got {triton}"
         return ""
 
+    @property
+    def entry(self) -> tuple[str, str]:
+        """Where the kernel is imported from."""
+        return "fla.ops.kda", "fused_recurrent_kda"
+
     def call(self, built: Built) -> dict[str, Tensor]:
-        """Translate the keywords; the state layout is FLA's flag."""
+        """Call the kernel."""
         from fla.ops.kda import fused_recurrent_kda
 
+        out, final = fused_recurrent_kda(**self.keywords(built))
+        return {"out": out, "final_state": final}
+
+    def keywords(self, built: Built) -> dict[str, Any]:
+        """Translate the keywords; the state layout is FLA's flag."""
         given = built.arguments
         in_kernel = given["gate_form"] != "given"
         offsets = given.get("cu_seqlens")
-        out, final = fused_recurrent_kda(
+        return dict(
             q=given["q"],
             k=given["k"],
             v=given["v"],
@@ -75,4 +89,3 @@ class FlaRecurrent:
             state_v_first=given["state_layout"] == "vk",
             cu_seqlens=None if offsets is None else offsets.to(torch.int64),
         )
-        return {"out": out, "final_state": final}

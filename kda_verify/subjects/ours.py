@@ -74,6 +74,11 @@ class Ours:
         """Ours run wherever Triton does."""
         return ""
 
+    @property
+    def entry(self) -> tuple[str, str]:
+        """Where the operation is imported from."""
+        return self.package, self.function
+
     def module(self) -> ModuleType:
         """Import the kernel package late, so that the interpreter can still be chosen."""
         return importlib.import_module(self.package)
