@@ -73,13 +73,18 @@ def compile_all(kernels: tuple[str, ...] = KERNELS) -> Table:
 
 
 def faults(table: Table) -> list[str]:
-    """Name every default configuration that spills, or whose lanes disagree, where none may."""
+    """Name every default configuration that does, on a target, what none may do there.
+
+    That is to spill, to contract a sum that lanes share, or to copy 4 bytes at a time.
+    """
     problems = []
     for name, row in table.items():
         if row["spills"] and name.rpartition("/")[2] in NO_SPILL:
             problems.append(f"{name} spills: {row['spills']} local accesses, must be 0")
         if row.get("contracted"):
             problems.append(f"{name} contracts {row['contracted']} sums across lanes, must be 0")
+        if row.get("narrow"):
+            problems.append(f"{name} makes {row['narrow']} copies of 4 bytes, must be 0")
     return problems
 
 

@@ -26,6 +26,7 @@ TARGETS = {
 }
 
 _PTX_LINE = re.compile(r"^\s*((?:shfl|mov|mul|fma|add)\.[\w.]+)\s+(%\w+)(?:\|%\w+)?,([^;]*);", re.M)
+_COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\.global\s*\[[^]]*\],\s*\[[^]]*\],\s*(\w+)")
 
 
 def _bind(launch: Launch, target: GPUTarget) -> tuple[Any, dict[str, str], Any, Any]:
@@ -56,19 +57,21 @@ def measure(launch: Launch, target: str) -> dict[str, int]:
 
     Returns:
         registers per thread, spills (local loads and stores on CUDA, spilled vector registers on
-        HIP), shared memory in bytes, and on CUDA how many sums across lanes are contracted.
+        HIP), shared memory in bytes, and on CUDA how many sums across lanes are contracted and
+        how many copies into shared memory are narrow.
     """
     options, signature, constants, attributes = _bind(launch, TARGETS[target])
     source = ASTSource(launch.kernel, signature, constants, attributes)
     compiled = triton.compile(source, target=TARGETS[target], options=options.__dict__)
     if TARGETS[target].backend == "cuda":
         registers, spills = _cubin_usage(compiled.asm["cubin"])
-        contracted = {"contracted": contracted_sums(compiled.asm["ptx"])}
+        ptx = compiled.asm["ptx"]
+        seen = {"contracted": contracted_sums(ptx), "narrow": narrow_copies(ptx)}
     else:
         registers, spills = _amdgcn_usage(compiled.asm["amdgcn"])
-        contracted = {}
+        seen = {}
     shared = compiled.metadata.shared
-    return {"registers": registers, "spills": spills, "shared": shared, **contracted}
+    return {"registers": registers, "spills": spills, "shared": shared, **seen}
 
 
 def contracted_sums(ptx: str) -> int:
@@ -99,6 +102,15 @@ def contracted_sums(ptx: str) -> int:
         elif operation.startswith("add.") and operation.endswith("f32"):
             count += received and multiplied
     return count
+
+
+def narrow_copies(ptx: str) -> int:
+    """Count the asynchronous copies into shared memory that move 4 bytes a thread.
+
+    That is what is left when the compiler cannot see how an address is aligned. A small tile
+    spread over many threads may be copied 8 bytes at a time, which is counted as wide.
+    """
+    return sum(int(size, 0) < 8 for size in _COPY.findall(ptx))
 
 
 def _cubin_usage(cubin: bytes) -> tuple[int, int]:

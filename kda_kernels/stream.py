@@ -78,8 +78,12 @@ def stream_kernel(
         is_token = token_lanes < length
         in_output = is_token[:, None] & in_value[None, :]
         record = tl.multiple_of(workspace + program * RECORD, 16)
-        # The contract: storage offset and slot pitch of the pool are multiples of 4 elements.
-        state = tl.multiple_of(recurrent_state + slot * state_pitch, 16) + head_v * (V * K)
+        # The contract: storage offset and slot pitch of the pool are multiples of 4 elements. A
+        # hint on the slot alone would be lost when the head is added, and the state would then be
+        # copied 4 bytes at a time.
+        state = recurrent_state + slot * state_pitch + head_v * (V * K)
+        if V * K % 4 == 0:
+            state = tl.multiple_of(state, 16)
 
         w_pointers = record + CAPACITY * K + token_lanes[:, None] * V + value_lanes[None, :]
         acc = tl.load(w_pointers, mask=in_output, other=0.0)

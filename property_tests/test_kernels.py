@@ -15,7 +15,7 @@ import torch
 import kda_kernels
 from kda_kernels import offline, registration, targets
 from kda_kernels.plan import CommitOperands, ConvCommitOperands, VerifyOperands
-from kda_kernels.resources import contracted_sums
+from kda_kernels.resources import contracted_sums, narrow_copies
 from kda_verify.cases.build import build
 from kda_verify.cases.case import Case
 
@@ -154,6 +154,17 @@ def test_a_contracted_sum_fails_the_gate() -> None:
     ]
     del row["contracted"]
     assert offline.faults({"prepare/x/gfx942": row}) == []
+
+
+def test_narrow_copies_are_counted_and_fail_the_gate() -> None:
+    """Copies of 4 bytes are what is left where the compiler cannot see an alignment."""
+    copy = "\t@%p1 cp.async.{}.shared.global [ %r51 + 0 ], [ %rd66 + 0 ], {}, %r52;"
+    widths = [("cg", "0x10"), ("ca", "0x8"), ("ca", "0x4"), ("ca", "4")]
+    assert narrow_copies("\n".join(copy.format(*width) for width in widths)) == 2
+    row = {"registers": 8, "spills": 0, "shared": 0, "contracted": 0, "narrow": 2}
+    assert offline.faults({"stream/x/sm_80": row}) == [
+        "stream/x/sm_80 makes 2 copies of 4 bytes, must be 0"
+    ]
 
 
 def test_resources_are_as_recorded() -> None:
